@@ -1,11 +1,11 @@
-// Package actuate patches the limits of containers through the resize subresource of pods,
-// and tells which limits were last changed so.
+// Package actuate patches the limits of containers through the resize subresource of pods, and
+// tells which limits were last changed that way.
 //
-// A patch takes 24 ms until the limit is in force (95th percentile 37 ms), and nearly a second
+// A patched limit is in force after 24 ms (95th percentile 37 ms), or after nearly a second
 // (977 ms) when the kubelet has just handled the same pod, because it looks at a pod again only
-// once a second. Everybody sees it, and the kubelet, the runtime and systemd all keep it. So it
-// is for what stands, which are ceilings of CPU and memory. CPU that is lent passes, and is
-// written to cgroups by the node agent, which takes 8 us (99th percentile 44 us).
+// once a second. Everybody sees the limit, and the kubelet, the runtime and systemd all keep it. So
+// patches are for lasting limits, which are ceilings of CPU and memory. Lent CPU is temporary, and
+// the node agent writes it to cgroups, which takes 8 us (99th percentile 44 us).
 //
 // Requests are never patched: the scheduler must not see as free what will be asked back. And no
 // limit is patched below what its owner configured.
@@ -24,12 +24,12 @@ import (
 	"libra.dev/libra/pkg/api"
 )
 
-// FieldManager is who a pod's managed fields say resized it.
+// FieldManager is the manager that a pod's managed fields name for Libra's resizes.
 const FieldManager = "libra-resizer"
 
 // SetLimits asks the API server for limits of one container of a pod, and returns when they are
-// accepted. A resource that is zero in limits is left as it is. It stores in pod what the API
-// server answers.
+// accepted. A resource that is zero in limits stays as it is. SetLimits stores the API server's
+// answer in pod.
 func SetLimits(ctx context.Context, kube client.SubResourceClientConstructor, pod *corev1.Pod, container string, limits api.Resources) error {
 	patch, err := limitsPatch(pod.UID, container, limits)
 	if err != nil {
@@ -42,9 +42,9 @@ func SetLimits(ctx context.Context, kube client.SubResourceClientConstructor, po
 	return nil
 }
 
-// limitsPatch names nothing but the limits, so that a strategic merge leaves
-// requests, other containers and other resources alone. The UID makes the API
-// server refuse it when the name belongs to another pod by now.
+// limitsPatch names nothing but the limits, so that a strategic merge leaves requests, other
+// containers and other resources alone. The UID makes the API server refuse the patch when the name
+// belongs to another pod by now.
 func limitsPatch(uid types.UID, container string, limits api.Resources) ([]byte, error) {
 	type containerPatch struct {
 		Name      string                      `json:"name"`

@@ -11,8 +11,8 @@ import (
 
 const resizeSubresource = "resize"
 
-// KeepResizes strips, of the managed fields of a pod that goes into a cache, all but
-// those that tell who resized it.
+// KeepResizes strips the managed fields of a pod that goes into a cache, except those that tell who
+// resized it.
 func KeepResizes(obj any) (any, error) {
 	pod, ok := obj.(*corev1.Pod)
 	if !ok {
@@ -22,7 +22,7 @@ func KeepResizes(obj any) (any, error) {
 	return pod, nil
 }
 
-// Resizes are those of a pod's managed fields that tell who resized it.
+// Resizes returns those of a pod's managed fields that tell who resized it.
 func Resizes(pod *corev1.Pod) (resizes []metav1.ManagedFieldsEntry) {
 	for _, entry := range pod.ManagedFields {
 		if entry.Subresource == resizeSubresource {
@@ -36,21 +36,21 @@ func isOurs(e metav1.ManagedFieldsEntry) bool {
 	return e.Subresource == resizeSubresource && e.Manager == FieldManager
 }
 
-// Resized says that Libra was the last to change some limit of the pod, of which the metadata are enough.
+// Resized reports whether Libra was the last to change some limit of the pod. The pod's metadata are
+// enough.
 func Resized(pod metav1.Object) bool { return slices.ContainsFunc(pod.GetManagedFields(), isOurs) }
 
-// LimitNames are the limits of a container that a manager owns, as they are written in
-// managed fields.
+// LimitNames are the limits of a container that a manager owns, as managed fields write them.
 type LimitNames map[string]json.RawMessage
 
-// Has says whether the limit is among them.
+// Has reports whether the limit is among them.
 func (n LimitNames) Has(name corev1.ResourceName) bool {
 	_, ok := n["f:"+string(name)]
 	return ok
 }
 
-// ResizedLimits returns the limits of the container that Libra was the last to change,
-// in this process or another: whoever changes a field takes it over.
+// ResizedLimits returns the limits of the container that Libra was the last to change, in this process or
+// another: a manager that changes a field takes it over.
 func ResizedLimits(pod *corev1.Pod, container string) (LimitNames, error) {
 	i := slices.IndexFunc(pod.ManagedFields, isOurs)
 	if i < 0 || pod.ManagedFields[i].FieldsV1 == nil {

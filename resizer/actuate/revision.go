@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// RevisionOf reads the Revision that a pod is of, which says what it is owed: the pod's own spec is changed by resizes.
+// RevisionOf reads the Revision of a pod, which says what the pod is owed; resizes change the pod's own spec.
 // The error is a NotFound when the Revision is gone, also when another has its name by now.
 func RevisionOf(ctx context.Context, kube client.Reader, pod *corev1.Pod) (*servingv1.Revision, error) {
 	key := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Labels[serving.RevisionLabelKey]}

@@ -7,17 +7,17 @@ import (
 	"libra.dev/libra/pkg/api"
 )
 
-// longestAccounted bounds the time that one round can account for, so that a pause of
-// the agent, in which it read nothing, is not taken for a time of loans.
+// longestAccounted bounds the time that one round can account for, so that a pause in
+// which the agent read nothing does not count as time on loan.
 const longestAccounted = 2 * time.Second
 
-// sums are of all containers of the node.
+// sums are totals over all containers of the node.
 type sums struct {
 	lentMilli           int64
 	borrowed, available api.Resources
 }
 
-// account adds up what was in force since the last round, and checks what was read
+// account adds up what was in force since the last round, and checks the readings
 // against the invariants.
 func (r *reflex) account(ctx context.Context) {
 	now := r.clock.Now()
@@ -51,8 +51,8 @@ func (r *reflex) account(ctx context.Context) {
 	r.checkExceeding(ctx, r.sums.borrowed.CPUMilli-r.sums.lentMilli, now)
 }
 
-// accountBelow adds the time that a container has had less than what is due of its
-// own, and checks that what the safeguard restored is in force.
+// accountBelow adds up the time for which a container has had less of its own CPU than
+// it is due, and checks that what the safeguard restored is in force.
 func (r *reflex) accountBelow(ctx context.Context, e *entry, due int64, now time.Time) {
 	if !e.below(due) {
 		e.belowSince = time.Time{}
@@ -69,9 +69,9 @@ func (r *reflex) accountBelow(ctx context.Context, e *entry, due int64, now time
 	}
 }
 
-// checkOverwritten checks that nobody else keeps more in force than is due of a
-// container: that it is put right each time it is seen does not help those on the node
-// who have less for it.
+// checkOverwritten checks that nobody else keeps a container's limit above what is
+// due. The agent corrects such a limit whenever it sees it, but that does not help the
+// pods on the node that have had less because of it.
 func (r *reflex) checkOverwritten(ctx context.Context, e *entry, now time.Time) {
 	inForce := e.inForce()
 	switch {
@@ -86,8 +86,8 @@ func (r *reflex) checkOverwritten(ctx context.Context, e *entry, now time.Time) 
 	}
 }
 
-// checkExceeding checks that no more is in force than is owed, but for the moment
-// that it takes to shrink borrowers.
+// checkExceeding checks that no more CPU is in force on the node than its pods are
+// owed, except for the moment that it takes to shrink borrowers.
 func (r *reflex) checkExceeding(ctx context.Context, over int64, now time.Time) {
 	x := &r.exceeding
 	switch {

@@ -35,8 +35,8 @@ func (r *reflex) look(ctx context.Context, e *entry) {
 	}
 }
 
-// readContainer reads a container, unless nobody has changed it or is to: then what was sampled of
-// it lately will do.
+// readContainer returns a reading of a container, and when it was taken. While nobody has changed
+// the container or is about to, a recent sample will do.
 func (r *reflex) readContainer(e *entry) (cgroup.Reading, time.Time, error) {
 	now := r.clock.Now()
 	if c := r.sampled.get(e.pod); c != nil && c.id == e.info.container && e.read && e.whole && e.debtor == "" && !r.stopping && !r.concerns(e) {
@@ -54,7 +54,7 @@ func (r *reflex) setWhole(e *entry, whole bool) {
 	}
 }
 
-// lose notices that a container has ended.
+// lose takes note that a container has ended.
 func (r *reflex) lose(e *entry) {
 	e.close()
 	r.beatDue = true
@@ -63,9 +63,9 @@ func (r *reflex) lose(e *entry) {
 	}
 }
 
-// compare notices that somebody wrote over what the agent had written, since it was last
-// read. It is written again like any other limit that is not what is due, but what was
-// in force until now counts.
+// compare notices that somebody has overwritten the agent's limit since it was last read.
+// The limit is corrected like any other that is not what is due, but what was in force
+// until now is accounted for.
 func (r *reflex) compare(ctx context.Context, e *entry, unread time.Duration) {
 	found := e.reading.Limit.CPUMilli
 	if e.written == 0 || e.written == found {
@@ -84,17 +84,17 @@ func (r *reflex) compare(ctx context.Context, e *entry, unread time.Duration) {
 	e.written = 0
 }
 
-// fire gives a donor back, at once, what it lends. The pool then hears of it, and its
-// borrowers are shrunk by the state that follows.
+// fire gives a donor back at once what it lends, and then tells the pool. The state that
+// follows shrinks the borrowers.
 func (r *reflex) fire(ctx context.Context, e *entry, at time.Time) {
 	b := r.balance(e)
 	if e.due(b) >= e.owed {
-		return // it gets it back in this round anyway
+		return // this round gives it back anyway
 	}
 	e.held, e.heldIdle, e.heldSince, e.heldLate = true, b.Idle, at, false
 	limit := e.reading.Limit.CPUMilli
 	if r.write(ctx, e, write{e.pod, restore, e.owed}) {
-		e.reading.Limit.CPUMilli = e.owed // the next reading will tell
+		e.reading.Limit.CPUMilli = e.owed // assumed until the next reading
 	}
 	r.metrics.safeguarded(ctx, e.info.function, r.clock.Since(at))
 	r.reportSafeguard(e)
@@ -106,9 +106,9 @@ func (r *reflex) fire(ctx context.Context, e *entry, at time.Time) {
 	}
 }
 
-// act writes what can be written, until there is nothing more: what a decrease frees
-// is given on only when it was read, and what was to come from a donor that cannot be
-// lowered is taken back in the same round.
+// act writes limits in several passes, until nothing is left to write. CPU that a decrease
+// frees is given on only once the decrease has been read back. CPU that was to come from a
+// donor that cannot be lowered is taken back in the same round.
 func (r *reflex) act(ctx context.Context) (wrote bool) {
 	if !slices.ContainsFunc(r.entries, (*entry).managed) {
 		return false
@@ -147,7 +147,7 @@ func (r *reflex) act(ctx context.Context) (wrote bool) {
 
 func (r *reflex) view(e *entry) view {
 	v := view{pod: e.pod, owed: e.owed, due: e.due(r.balance(e)), inForce: e.inForce()}
-	// A donor that just could not be lowered pays for nothing either.
+	// A donor that could not be lowered a moment ago pays for nothing.
 	if e.retry.holds(lower, r.clock.Now()) {
 		v.due = max(v.due, min(v.inForce, v.owed))
 	}
@@ -168,9 +168,9 @@ func (r *reflex) write(ctx context.Context, e *entry, w write) bool {
 		if c := r.sampled.get(e.pod); c != nil {
 			if w.to <= e.owed {
 				c.repaid.Store(true)
-				r.link.asks.drop(e.pod) // it was of the loan that has ended
+				r.link.asks.drop(e.pod) // it was about the loan that has ended
 			}
-			// Or it is taken to have the limit of before for as long as it rests.
+			// Otherwise samples of a container at rest keep the old limit for up to limitsFor.
 			c.lookAgain.Store(true)
 		}
 		if w.direction == restore {
@@ -190,7 +190,7 @@ func (r *reflex) write(ctx context.Context, e *entry, w write) bool {
 	return false
 }
 
-// resultOf is what became of a write.
+// resultOf is the result of a write, for the metrics.
 func resultOf(err error) string {
 	switch {
 	case err == nil:
@@ -202,7 +202,7 @@ func resultOf(err error) string {
 	}
 }
 
-// giveBack writes what was read, once, when that is what the container is owed.
+// giveBack writes an unsure limit once, though it reads as what the container is owed.
 func (r *reflex) giveBack(ctx context.Context, e *entry) {
 	if e.unsure && e.managed() && e.inForce() == e.owed && !e.retry.holds(restore, r.clock.Now()) {
 		r.write(ctx, e, write{e.pod, restore, e.owed})

@@ -5,30 +5,30 @@ import "time"
 const (
 	// A container rests when it uses less CPU than leastUse in all of restTime.
 	restTime = 100 * time.Millisecond
-	// What is looked at after a longer time has used as much in each restTime of it.
+	// Over a longer time, the threshold is leastUse for each restTime.
 	leastUse = time.Millisecond
-	// It sleeps when it has rested for sleepTime.
+	// A container sleeps when it has rested for sleepTime.
 	sleepTime = 5 * time.Second
 )
 
-// activity is what a container uses between two rests, whether its requests are seen or
-// not. The zero value is of one that rests.
+// activity is what a container uses between two rests, whether or not its requests are
+// seen. The zero value is that of a container at rest.
 type activity struct {
 	busy bool
 	at   time.Time // when it was sampled last
-	// since is when it last rested, and before what it had used until then.
+	// since is when the container last rested, and before is what it had used by then.
 	since  time.Time
 	before time.Duration
 	used   time.Duration // since then
-	// restsSince is since when it rests, if it does.
+	// restsSince is when the present rest began, if the container rests.
 	restsSince time.Time
 
-	// The present window, which leastUse or restTime ends.
+	// The present window ends once leastUse was used or restTime has passed.
 	windowAt  time.Time
 	windowCPU time.Duration
 }
 
-// add takes in what the container has used so far, and says whether that ends a rest.
+// add takes in what the container has used so far, and reports whether that ends a rest.
 func (a *activity) add(at time.Time, cpu time.Duration) (woke bool) {
 	switch {
 	case a.windowAt.IsZero() || cpu < a.windowCPU:
@@ -42,7 +42,7 @@ func (a *activity) add(at time.Time, cpu time.Duration) (woke bool) {
 		switch {
 		case a.busy:
 			a.busy, a.restsSince = false, a.windowAt
-		case cpu-a.windowCPU >= leastUse: // a closer look will tell what it does
+		case cpu-a.windowCPU >= leastUse: // no longer asleep: closer samples will tell
 			a.restsSince = at
 		}
 		a.windowAt, a.windowCPU = at, cpu
@@ -51,13 +51,12 @@ func (a *activity) add(at time.Time, cpu time.Duration) (woke bool) {
 	return woke
 }
 
-// worked says that so much CPU, used in such a time, is no rest.
+// worked reports whether using so much CPU in so long a time is more than a rest.
 func worked(used, in time.Duration) bool {
 	return used >= leastUse && used*restTime >= leastUse*in
 }
 
-// rest is the last time at which the container is known to have rested, and what it had used by
-// then.
+// rest returns when the container is last known to have rested, and what it had used by then.
 func (a *activity) rest() (time.Time, time.Duration) {
 	if a.busy {
 		return a.since, a.before
@@ -65,5 +64,5 @@ func (a *activity) rest() (time.Time, time.Duration) {
 	return a.at, a.before + a.used
 }
 
-// sleeps says that it has rested for long.
+// sleeps reports whether the container has rested for sleepTime.
 func (a *activity) sleeps() bool { return !a.busy && a.at.Sub(a.restsSince) >= sleepTime }

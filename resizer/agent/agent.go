@@ -1,23 +1,23 @@
 // Package agent is Libra's reflex on a node. It sets the limits in the cgroups of the
 // node's functions to what the pool's state says, gives a donor back what it lends as
-// soon as it comes near its lowered limit, and gives everybody back what they are owed
-// when Redis is lost or the agent stops. It tells the pool what the node can lend, and
-// the predictor what each invocation really used.
+// soon as its use comes near its lowered limit, and restores every container to what it
+// is owed when Redis is lost or the agent stops. It tells the pool what the node can
+// lend, and the predictor what each invocation really used.
 //
 //	sampling and observations   observe.go, container.go, ring.go, measure.go
 //	pods of the node            tracker.go, introduce.go, pods.go
-//	what is to be written       plan.go
-//	writing it                  reflex.go, act.go, entry.go, entries.go, account.go
-//	when to give back           safeguard.go
-//	who is in flight            flights.go, fly.go, activity.go, pool_clock.go
+//	planning writes             plan.go
+//	writing limits              reflex.go, act.go, entry.go, entries.go, account.go
+//	the safeguard               safeguard.go
+//	requests in flight          flights.go, fly.go, activity.go, pool_clock.go
 //	CPU weights of pods         weights.go, weigh.go, weights_owed.go
-//	what needs more memory      memory.go, guard.go
+//	containers short of memory  memory.go, guard.go
 //	cold memory of idle pods    reclaim.go
 //	ceilings and bystanders     clamp.go, clamps.go, window.go, cap.go, platform.go
-//	whose trace it is in        trace.go
-//	what is told to users       report.go
+//	traces of writes            trace.go
+//	reports to users            report.go
 //	what is owed, on disk       journal.go, clamps_journal.go
-//	what the log repeats        repeats.go
+//	repeated log lines          repeats.go
 //	Redis                       link.go, watch.go, heartbeat.go, node.go
 package agent
 
@@ -48,14 +48,14 @@ import (
 )
 
 const (
-	// stalled is when an agent that does nothing any more is to be restarted, and absent when
-	// others are not to rely on it: then the controller has the kubelet write what it may have
-	// left.
+	// stalled is how long an agent may do nothing before it is restarted, and absent how long
+	// before others stop relying on it: then the controller has the kubelet rewrite what the
+	// agent may have left behind.
 	stalled = 10 * time.Second
 	absent  = 2 * beatEvery
 
-	// heldPatience is how long another agent may hold the journal: it may be the one
-	// that an update replaces.
+	// heldPatience is how long to wait for another agent that holds the journal: it may be
+	// the one that an update replaces.
 	heldPatience = 30 * time.Second
 	// stopTime is how long the agent tries to give everything back when it stops. The
 	// grace period of its pod is longer.
@@ -70,18 +70,18 @@ type Settings struct {
 	ProcRoot   string // where a proc file system of the host's PIDs and CPUs is mounted
 
 	SampleLowered time.Duration // how often a lowered container is read: 1 to 25 ms
-	// Unguarded, for experiments, turns the safeguard off: a donor gets nothing back for
-	// what it uses, or for being throttled, before its loan ends (LIBRA-NS, section 8.3).
+	// Unguarded, for experiments, turns the safeguard off: however much a donor uses or is
+	// throttled, it gets nothing back before its loan ends (LIBRA-NS, section 8.3).
 	Unguarded bool
 	// Unclamped, for experiments, lets functions use what they can up to their ceilings,
-	// whether bystanders wait or not.
+	// whether or not bystanders wait.
 	Unclamped bool
 	// Unweighted, for experiments, leaves every pod the weight that the kubelet gave it,
 	// whatever is in flight.
 	Unweighted bool
 }
 
-// Validate says which settings are out of range, all at once.
+// Validate returns one error that names every setting that is out of range.
 func (s Settings) Validate() error {
 	var errs []error
 	if s.Node == "" {
@@ -102,14 +102,14 @@ func (s Settings) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Redis is what the agent needs of Redis.
+// Redis is what the agent needs from Redis.
 type Redis struct {
 	Pool     Pool
 	Watcher  Watcher
 	Observer Observer
 }
 
-// Agent samples, sets limits and observes.
+// Agent samples containers, sets their limits, and observes invocations.
 type Agent struct {
 	clock      clock.WithTicker
 	settings   Settings
@@ -119,7 +119,7 @@ type Agent struct {
 	queue      chan api.Observation
 	metrics    *metrics
 	sampledAt  atomic.Pointer[time.Time]
-	counted    int // containers, as the metric was told; sampleAll's alone
+	counted    int // containers, as last recorded in the metric; for sampleAll alone
 	link       *link
 	reflex     *reflex
 	sender     *report.Sender // nil: nothing is reported
@@ -127,8 +127,8 @@ type Agent struct {
 	participants *participants
 }
 
-// New makes an Agent, and the Tracker that tells it which containers there are: pods take part as lending
-// says, by what their Revisions, which are read with revisions, say that they are owed.
+// New returns an Agent, and the Tracker that tells it which containers there are. lending says how pods
+// take part. Their Revisions, which are read through revisions, say what they are owed.
 func New(clk clock.WithTicker, kube, revisions client.Reader, lending Lending, settings Settings, redis Redis,
 	meters metric.MeterProvider, tracers trace.TracerProvider) (*Agent, *Tracker, error) {
 	m, err := newMetrics(meters)
@@ -181,8 +181,8 @@ func New(clk clock.WithTicker, kube, revisions client.Reader, lending Lending, s
 	}, nil
 }
 
-// Start runs until ctx ends, and then gives every container what it is owed. It
-// implements manager.Runnable.
+// Start runs the agent until ctx ends, and then restores every container to what it is
+// owed. It implements manager.Runnable.
 func (a *Agent) Start(ctx context.Context) error {
 	if err := a.lockJournal(ctx); err != nil {
 		return err
@@ -201,7 +201,7 @@ func (a *Agent) Start(ctx context.Context) error {
 	return errors.Join(group.Wait(), a.reflex.journal.close())
 }
 
-// react sets limits until ctx ends, and gives everything back then.
+// react sets limits until ctx ends, and then gives everything back.
 func (a *Agent) react(ctx context.Context) {
 	a.reflex.run(ctx)
 	stopCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTime)
@@ -209,7 +209,7 @@ func (a *Agent) react(ctx context.Context) {
 	a.reflex.stop(stopCtx)
 }
 
-// lockJournal waits for another agent of the node to end.
+// lockJournal opens the journal. It waits up to heldPatience for another agent of the node to end.
 func (a *Agent) lockJournal(ctx context.Context) error {
 	deadline := a.clock.Now().Add(heldPatience)
 	retry := backoff.Delay{Min: backoff.Min, Max: time.Second}
@@ -231,7 +231,7 @@ func (a *Agent) lockJournal(ctx context.Context) error {
 	}
 }
 
-// Healthy is a probe: it fails when the agent has stopped to sample or to set limits.
+// Healthy is a probe: it fails when the agent has stopped sampling or setting limits.
 func (a *Agent) Healthy(*http.Request) error {
 	if since := a.clock.Since(*a.sampledAt.Load()); since > stalled {
 		return fmt.Errorf("nothing was sampled for %v; a round is due every %v", since, sampleEvery)
@@ -243,7 +243,7 @@ func (a *Agent) Healthy(*http.Request) error {
 }
 
 // Ready is a probe: it fails while the agent does not keep the node's limits, because another
-// has the journal or it is late.
+// agent holds the journal or because its rounds are late.
 func (a *Agent) Ready(*http.Request) error {
 	if !a.reflex.began.Load() {
 		return errors.New("no limits were looked at yet: another agent of the node may hold the journal")

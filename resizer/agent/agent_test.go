@@ -39,7 +39,7 @@ const id = "8d3c0f5a9b"
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// answer is one of Next.
+// answer is what Next returns.
 type answer struct {
 	pool.Events
 	err error
@@ -93,7 +93,7 @@ func newTestAgent(t *testing.T, clk clock.WithTicker, kube client.Reader, root s
 	return a, tracker, reader
 }
 
-// results is how many invocations had each result.
+// results counts invocations by result.
 func results(t *testing.T, reader sdkmetric.Reader) map[string]int64 {
 	t.Helper()
 	var data metricdata.ResourceMetrics
@@ -210,7 +210,7 @@ func TestTracker(t *testing.T) {
 	}
 }
 
-// unguarded has no guards of memory, and gives none.
+// unguarded is a cgroup without memory guards, and without a way to reclaim memory.
 type unguarded struct{ cgroup.Container }
 
 func (unguarded) GuardMemory(int64) error     { return errors.ErrUnsupported }
@@ -218,7 +218,7 @@ func (unguarded) MemoryGuard() (int64, error) { return 0, nil }
 
 func (unguarded) Reclaimer() (cgroup.Reclaimer, error) { return nil, errors.ErrUnsupported }
 
-// constantCgroup reads the same always.
+// constantCgroup always reads the same.
 type constantCgroup struct {
 	cgroup.Reading
 	unguarded
@@ -229,7 +229,7 @@ func (c constantCgroup) CPU() (time.Duration, error)      { return c.Reading.CPU
 func (c constantCgroup) ReadUse() (cgroup.Reading, error) { return c.Read() }
 func (constantCgroup) Close() error                       { return nil }
 
-// evenCgroup reads the same always but for its CPU, of which it uses as much all the time.
+// evenCgroup always reads the same, except for its CPU, which it uses at a constant rate.
 type evenCgroup struct {
 	reading  cgroup.Reading
 	now      func() time.Time
@@ -267,8 +267,8 @@ func (c *countedCgroup) ReadUse() (cgroup.Reading, error) {
 	return r, nil
 }
 
-// Limits are seldom read of a container that rests or works, every time of one that is held
-// up by them, and an observation has the same samples either way.
+// The limits of a container that rests or works are seldom read, and those of a throttled
+// one every time. An observation has the same samples either way.
 func TestLimitsAreSeldomRead(t *testing.T) {
 	clk := clocktesting.NewFakeClock(epoch)
 	made := &countedCgroup{Reading: cgroup.Reading{Limit: userLimits}}
@@ -328,7 +328,7 @@ func TestLimitsAreSeldomRead(t *testing.T) {
 	}
 }
 
-// exactSample is the sample i of a container that rested before it worked.
+// exactSample is sample i of a container that rested before it worked.
 func exactSample(i, resting int) sample {
 	s := sample{at: epoch.Add(time.Duration(i+1) * sampleEvery), Reading: cgroup.Reading{Memory: 5}}
 	if i >= resting {
@@ -382,8 +382,7 @@ func TestObserve(t *testing.T) {
 	}
 }
 
-// The first invocation of a container may be its start-up, whether it was itself
-// observed or not.
+// The first invocation of a container may be its start-up, whether or not it was observed.
 func TestFirstOfItsContainer(t *testing.T) {
 	alone := api.Ended{Pod: "default/p", Alone: true, Duration: 100 * time.Millisecond}
 	together, uncovered := alone, alone
@@ -471,7 +470,7 @@ func TestRedisAway(t *testing.T) {
 			}
 		})
 	}
-	next(ended) // ended nobody knows when
+	next(ended) // nobody knows when it ended
 	next(ended)
 	eventually(t, "appended at the second try", func() bool {
 		clk.Step(time.Millisecond)
@@ -497,7 +496,7 @@ func TestHealthy(t *testing.T) {
 	}
 }
 
-// Others rely on an agent as soon as it keeps limits, and no longer.
+// Others rely on an agent only while it keeps limits.
 func TestReady(t *testing.T) {
 	clk := clocktesting.NewFakeClock(epoch)
 	a, _, _ := newTestAgent(t, clk, nil, "", nil, nil)
@@ -546,8 +545,8 @@ func TestWithRedis(t *testing.T) {
 		s := c.samples(epoch)
 		return len(s) > 0 && s[len(s)-1].at.Sub(s[0].at) > duration+slack
 	})
-	// The agent reads from when it first looked, and on a busy machine a sample may
-	// come late: go on until one is observed.
+	// The agent hears only of what happens after it first looked, and on a busy machine a
+	// sample may come late: go on until an invocation is observed.
 	var entries []redis.XMessage
 	n := 0
 	eventually(t, "an observation", func() bool {
@@ -576,7 +575,7 @@ func TestWithRedis(t *testing.T) {
 		Ended: api.Ended{ID: got.ID, Function: "default/f-00001", Configuration: "default/f", Pod: "default/p", Size: 4711, Duration: duration, Alone: true, Status: 200},
 		Peak:  api.Resources{MemoryBytes: 100_000_000},
 		Limit: api.Resources{CPUMilli: 500, MemoryBytes: 256 << 20}, LimitAtPeak: api.Resources{CPUMilli: 500, MemoryBytes: 256 << 20},
-		First: got.First, // unless one before it was heard of and not covered
+		First: got.First, // false if an earlier one was heard of but not covered
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("observation (-want +got):\n%s", diff)

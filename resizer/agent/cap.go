@@ -1,10 +1,10 @@
 package agent
 
-// capped are the containers of the node that may use more CPU than their allocations:
-// of what it has idle, up to a ceiling, or of what they borrowed.
+// capped returns the node's containers that may use more CPU than their allocations:
+// what the node has idle, up to a ceiling, or what they have borrowed.
 func (r *reflex) capped() []capped {
 	if r.clamps == nil || r.stopping {
-		return nil // the clamps give back what is theirs
+		return nil // the clamps give back what they changed
 	}
 	now := r.clock.Now()
 	all := r.cappedBefore[:0]
@@ -32,8 +32,8 @@ func (r *reflex) capped() []capped {
 	return all
 }
 
-// usesIdle is what a container may use of what the node has idle. One whose loans of before
-// are not settled may none yet, nor one whose limit another manager has set.
+// usesIdle returns what a container may use of the node's idle CPU. It may use none while
+// its earlier loans are not settled, or if another manager has set its limit.
 func usesIdle(e *entry) (capped, bool) {
 	c := capped{
 		allocation: e.info.allocation.CPUMilli, ceiling: e.info.ceilingMilli,
@@ -43,7 +43,7 @@ func usesIdle(e *entry) (capped, bool) {
 	return c, c.allocation > 0 && c.ceiling >= c.allocation && e.owed == 0 && !foreign
 }
 
-// borrows is what a container may use of what it borrowed, which the reflex writes.
+// borrows returns what a container may use of its loans. The reflex writes its limit.
 func (r *reflex) borrows(e *entry) (capped, bool) {
 	b := r.balance(e)
 	allocation := e.allocation

@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// crowd takes a clamp through time, with functions that use all that they are let.
+// crowd takes a clamp through time, with functions that use all that they may.
 type crowd struct {
 	clamp clamp
 	now   time.Time
@@ -17,7 +17,7 @@ type crowd struct {
 
 func newCrowd(uses ...clampUse) *crowd { return &crowd{now: epoch, uses: uses} }
 
-// tick is one of 20 ms, after which what the clamp wants is in force.
+// tick lets 20 ms pass, after which the clamp's quotas are in force.
 func (c *crowd) tick(waited bool) {
 	c.after(clampEvery, waited)
 }
@@ -48,7 +48,7 @@ func TestClamp(t *testing.T) {
 		t.Fatalf("quota is %dm while nobody waits, want the ceiling", c.quota())
 	}
 
-	// A moment's wait costs it half of what it has, until bystanders have not waited for a period.
+	// A moment's wait halves its level, and holds it until nobody has waited for a period.
 	c.tick(true)
 	if c.quota() != 500 || c.level() != 1250 {
 		t.Fatalf("quota is %dm and level %dm after a wait, want 500m and 1250m", c.quota(), c.level())
@@ -66,7 +66,7 @@ func TestClamp(t *testing.T) {
 		t.Fatalf("quota is %dm half a second later, want the ceiling", c.quota())
 	}
 
-	// After a long wait it gets it back by tenths.
+	// After a long wait it regains its ceiling by tenths.
 	c.ticks(againWithin, false)
 	c.ticks(time.Second, true)
 	if c.quota() != 500 || c.level() != 500 {
@@ -80,8 +80,8 @@ func TestClamp(t *testing.T) {
 	}
 }
 
-// Functions for which bystanders wait again and again are let go of more and more rarely,
-// and as soon as ever after a while without.
+// Functions for which bystanders wait again and again are held longer each time, and as
+// briefly as at first after a while without waits.
 func TestClampAgain(t *testing.T) {
 	c := newCrowd(burning)
 	held := func() (d time.Duration) {
@@ -102,7 +102,7 @@ func TestClampAgain(t *testing.T) {
 	}
 }
 
-// A function is halved from what it uses, not from what it might.
+// Halving starts from what a function uses, not from what it may use.
 func TestClampFromUse(t *testing.T) {
 	u := burning
 	u.used = 900
@@ -121,7 +121,7 @@ func TestWithinAllocation(t *testing.T) {
 	if c.quota() != 2000 {
 		t.Errorf("quota of a function that uses no more than its allocation is %dm, want the ceiling", c.quota())
 	}
-	// Windows that fall across two periods see more than the quota.
+	// A window that falls across two periods may see more use than the quota.
 	u.used, u.inForce = 900, 500
 	c = newCrowd(u)
 	c.clamp.tick(epoch, true, c.uses)
@@ -130,7 +130,7 @@ func TestWithinAllocation(t *testing.T) {
 	}
 }
 
-// Ticks that come late count for those that they stand for.
+// A late tick counts for those that it stands for.
 func TestLateTick(t *testing.T) {
 	c := newCrowd(burning)
 	c.tick(true)
@@ -142,7 +142,7 @@ func TestLateTick(t *testing.T) {
 
 func TestCredits(t *testing.T) {
 	c := newCrowd(burning)
-	// It uses whatever it is let, and somebody waits for a moment now and then.
+	// It uses all that it may, and a bystander waits for a moment now and then.
 	paid := func() time.Duration {
 		c.uses[0].used = c.quota()
 		c.after(clampEvery, true)
@@ -168,7 +168,7 @@ func TestCredits(t *testing.T) {
 	if c.level() != 500 {
 		t.Errorf("level without credits is %dm, want the allocation at once", c.level())
 	}
-	// What it leaves of its allocation it earns.
+	// It earns what it leaves of its allocation.
 	c.uses[0].used = 0
 	c.ticks(10*time.Second, false)
 	if got := c.clamp.levels["c"].credit; got < 4900*time.Millisecond || got > 5100*time.Millisecond {
@@ -181,8 +181,8 @@ func TestCredits(t *testing.T) {
 }
 
 // Whatever happens, a quota is at least the allocation and at most the ceiling; a level
-// never grows while bystanders wait; and a second after they have waited no more for as
-// long as functions are held for, everybody is at their ceiling.
+// never grows while bystanders wait; and a second after the longest hold that can follow
+// their last wait, every function is at its ceiling.
 func TestClampProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var c clamp
@@ -244,7 +244,7 @@ func TestClampProperties(t *testing.T) {
 				}
 			}
 		}
-		// Rounds need not come on time for it.
+		// Functions recover even if rounds do not come on time.
 		for until := now.Add(calmMost + regainEvery*regainShares); now.Before(until); {
 			now = now.Add(time.Duration(rapid.IntRange(1, 120).Draw(t, "rest")) * time.Millisecond)
 			c.tick(now, false, uses)

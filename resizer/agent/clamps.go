@@ -13,18 +13,18 @@ import (
 )
 
 const (
-	// ceilingPatience is how long a container may run until the kubelet has set its ceiling: a
-	// controller that starts without Redis waits for it for a lease. Then the agent sets it, and keeps it there.
+	// ceilingPatience is how long a container may run before the kubelet has set its ceiling: a controller that
+	// starts without Redis waits a lease for it. After that, the agent sets the ceiling, and keeps it there.
 	ceilingPatience = 10 * time.Second
-	// inForceEvery is how often the quota of a container is read that the agent leaves as it is
-	// and that does not use more than its allocation. That of any other is every regainEvery.
+	// inForceEvery is how often the agent reads the quota of a container whose quota it leaves
+	// alone and that does not use more than its allocation. It reads any other every regainEvery.
 	inForceEvery = time.Second
-	// idleEvery is how often all are looked at while they rest, and none is held.
+	// idleEvery is how often the agent looks at the containers while all rest and none is held.
 	idleEvery = 5 * time.Second
-	// settleTime is how long functions are held until what bystanders wait is not for what
-	// those used before: a write gives a whole period's quota, and so does the next period.
+	// settleTime is how long functions must be held before bystanders no longer wait because of
+	// earlier use: a write grants a whole period's quota, and so does the next period.
 	settleTime = 200 * time.Millisecond
-	// clampLogEvery is how often the log says at most that bystanders wait.
+	// clampLogEvery is the least time between two log lines that say that bystanders wait.
 	clampLogEvery = 10 * time.Second
 )
 
@@ -39,24 +39,24 @@ type capped struct {
 
 	quotas              cgroup.Container
 	allocation, ceiling int64 // milli CPU
-	// spec is the limit in the pod's spec, which the kubelet writes and the container gets
-	// back.
+	// spec is the limit in the pod's spec, which the kubelet writes and which the container
+	// gets back.
 	spec int64
-	// rests says that the container has used hardly any CPU lately, and restCPU is what it had
-	// used at restAt, the last time at which it is known to have rested.
+	// rests says that the container has used hardly any CPU lately. restCPU is what it had used
+	// by restAt, when it is last known to have rested.
 	rests   bool
 	restAt  time.Time
 	restCPU time.Duration
-	// cpu is what it had used at cpuAt, a moment ago; cpuAt is zero where nobody has read that.
+	// cpu is what the container had used by cpuAt, a moment ago; cpuAt is zero if nobody read it.
 	cpu   time.Duration
 	cpuAt time.Time
-	// bound is told what the container may have by the clamp at most, 0 for as much as is
-	// due of it, where somebody else writes its limit. Nil where the clamps do.
+	// bound is called, where somebody else writes the container's limit, with the most that the
+	// clamp lets it have; 0 is as much as is due. It is nil where the clamps write the limit.
 	bound func(milli int64)
 }
 
 // clamps keep containers' CPU within their ceilings, and at their allocations while
-// bystanders wait. Not for concurrent use; the zero value of a pointer does nothing.
+// bystanders wait. They are not for concurrent use. A nil pointer does nothing.
 type clamps struct {
 	clock   clock.PassiveClock
 	log     logr.Logger
@@ -64,60 +64,60 @@ type clamps struct {
 	tally   *report.Tally
 	waits   waits
 	open    func(containerID string) (cgroup.Container, error)
-	off     bool // experiments: bystanders are not looked at
+	off     bool // for experiments: bystanders are not looked at
 
-	// journal names containers with other limits in force than their specs say; nil while it
-	// could not be opened, and then none has more.
+	// journal names the containers whose limits in force differ from their specs. It is nil if
+	// it could not be opened, and then no container has more than its spec says.
 	journal *journal
 	debts   []debt    // of an earlier agent, or of containers that could not be written
-	repayAt time.Time // when they are tried again
+	repayAt time.Time // when to try them again
 
 	clamp  clamp
 	known  map[string]*clampedContainer
 	rounds int // so far
 	uses   []clampUse
-	tickAt time.Time // the last, and the next
+	tickAt time.Time // the last round, and the next
 	nextAt time.Time
 
 	source   pressure.Source
 	last     pressure.Reading
-	blind    bool      // nothing tells who waits
-	begun    time.Time // when functions began to be held; zero while none is
-	toldNone bool      // that there are containers without quotas, in the log
-	told     bool      // of that, in the log
+	blind    bool      // nothing tells whether bystanders wait
+	begun    time.Time // since when functions are held; zero while none is
+	toldNone bool      // the log says that there are containers without quotas
+	told     bool      // the log says that functions are held
 	toldAt   time.Time
 	creditAt time.Time
 }
 
-// clampedContainer is what the clamps know of a container.
+// clampedContainer is what the clamps know about a container.
 type clampedContainer struct {
 	capped
-	round   int // the last that named it
+	round   int // the last round that named it
 	firstAt time.Time
-	used    time.Duration // so far, as was read last
-	rested  bool          // then
+	used    time.Duration // so far, as last read
+	rested  bool          // at the last look
 	window  window
 	read    bool
 	readAt  time.Time
 	inForce int64
-	// limited says that there was a quota, whoever set it.
+	// limited says that there has been a quota, whoever set it.
 	limited bool
-	// written is what was written last and is to be read; 0 once somebody else wrote.
+	// written is what the agent wrote last and expects to read; 0 once somebody else wrote.
 	written   int64
 	writtenAt time.Time
-	settled   bool // what is to be in force is
-	changed   bool // what is in force is not the spec's, but the agent's
+	settled   bool // the quota that is to be in force is
+	changed   bool // the quota in force is the agent's, not the spec's
 	owing     bool // the journal names it
 	held      bool
-	heldAt    time.Time // since when it is
-	refusing  bool      // its quota could not be set or read, which was said
+	heldAt    time.Time // since when
+	refusing  bool      // its quota could not be set or read, and the log says so
 	retry     writeRetry
 }
 
-// due says that it is time for a round.
+// due reports whether it is time for a round.
 func (c *clamps) due(now time.Time) bool { return c != nil && !now.Before(c.nextAt) }
 
-// round looks at containers, and sets their quotas, when it is time to.
+// round looks at containers, and sets their quotas, if it is time for a round.
 func (c *clamps) round(ctx context.Context, containers []capped) {
 	if c == nil {
 		return
@@ -169,8 +169,8 @@ func (c *clamps) round(ctx context.Context, containers []capped) {
 	}
 }
 
-// stir makes the next round due, because a container that rested does not any more, when
-// that would not be soon.
+// stir makes the next round due because a container no longer rests, unless that round would
+// be soon anyway. It reports whether it did.
 func (c *clamps) stir(now time.Time) bool {
 	if c == nil || c.nextAt.Sub(now) <= regainEvery {
 		return false
@@ -179,7 +179,7 @@ func (c *clamps) stir(now time.Time) bool {
 	return true
 }
 
-// join has the next round come with what else is due before it.
+// join brings the next round forward to at, so that it comes with what else is due then.
 func (c *clamps) join(at time.Time) {
 	if c != nil && !at.IsZero() && c.nextAt.After(at) {
 		c.nextAt = at
@@ -194,8 +194,8 @@ func (c *clamps) untilNext(now time.Time) time.Duration {
 	return max(0, c.nextAt.Sub(now))
 }
 
-// follow takes in which containers there are, and gives those back that are not among
-// them any more.
+// follow takes in which containers there are, and gives back to those that are no longer
+// among them what their specs say.
 func (c *clamps) follow(ctx context.Context, containers []capped) {
 	if c.known == nil {
 		c.known = map[string]*clampedContainer{}
@@ -212,7 +212,7 @@ func (c *clamps) follow(ctx context.Context, containers []capped) {
 		k.capped, k.round = target, c.rounds
 		switch {
 		case k.owing && k.bound != nil:
-			c.forget(k) // who writes its limit owes it, too
+			c.forget(k) // whoever writes its limit owes it, too
 		case k.owing && respecified:
 			c.owe(ctx, k)
 		}
@@ -276,8 +276,8 @@ func (c *clamps) readQuota(ctx context.Context, k *clampedContainer, now time.Ti
 	return nil
 }
 
-// unlimited says that a container has no quota, and has had none. Where the kubelet sets none
-// (cpuCFSQuota), nobody would take one off that the agent left.
+// unlimited reports whether a container has no quota and never had one. Where the kubelet sets
+// none (cpuCFSQuota), nobody would remove a quota that the agent left behind.
 func (c *clamps) unlimited(k *clampedContainer, now time.Time) bool {
 	if k.bound != nil || k.limited || k.changed || k.owing {
 		return false
@@ -290,8 +290,8 @@ func (c *clamps) unlimited(k *clampedContainer, now time.Time) bool {
 	return true
 }
 
-// waited says that bystanders have waited for longer than is tolerated since the last
-// time. When nothing tells, they are taken to.
+// waited reports whether bystanders have waited for longer than is tolerated since the last
+// call. If nothing tells, it assumes that they have.
 func (c *clamps) waited(ctx context.Context, now time.Time, functions pressure.Functions) bool {
 	if c.off {
 		return false
@@ -316,7 +316,7 @@ func (c *clamps) waited(ctx context.Context, now time.Time, functions pressure.F
 	return beyond > 0
 }
 
-// set writes what the clamp says, where that is not in force and the agent's to write.
+// set writes the clamp's quota for a container, if it is not in force and is the agent's to write.
 func (c *clamps) set(ctx context.Context, k *clampedContainer, now time.Time) {
 	quota, whole, begins := c.clamp.quota(k.container), c.clamp.whole(k.container), !k.held && c.clamp.held(k.container)
 	k.held = c.clamp.held(k.container)
@@ -340,7 +340,7 @@ func (c *clamps) set(ctx context.Context, k *clampedContainer, now time.Time) {
 		return
 	}
 	ours := !whole || k.changed || now.Sub(k.firstAt) >= ceilingPatience
-	// What another writes again and again does not have a period's quota given each time.
+	// Somebody else may write the limit again and again: do not grant a period's quota each time.
 	soon := !begins && now.Sub(k.writtenAt) < regainEvery
 	w := write{pod: k.pod, direction: raise, to: quota}
 	if k.inForce == 0 || quota < k.inForce {
@@ -375,7 +375,7 @@ func (c *clamps) refuse(k *clampedContainer, err error, doing string) {
 	k.refusing = true
 }
 
-// account tells who is held, for how long, and what credits are left.
+// account reports which functions are held, for how long, and what credits are left.
 func (c *clamps) account(ctx context.Context, now time.Time, passed time.Duration) {
 	held := 0
 	for id, l := range c.clamp.levels {

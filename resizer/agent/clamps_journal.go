@@ -14,8 +14,8 @@ import (
 	"libra.dev/libra/resizer/cgroup"
 )
 
-// ceilingsDir is where, in the journal's folder, containers are named to which the agent
-// gave more CPU than their pods' specs say, or that it holds to less.
+// ceilingsDir, in the journal's folder, names the containers to which the agent gave more
+// CPU than their pods' specs say, or which it holds to less.
 const ceilingsDir = "ceilings"
 
 // recall opens the journal, and gives back what an earlier agent raised.
@@ -54,7 +54,7 @@ func (c *clamps) stop(ctx context.Context) {
 	c.journal = nil
 }
 
-// owe makes the journal name a container.
+// owe writes to the journal what a container is to get back, and reports whether it could.
 func (c *clamps) owe(ctx context.Context, k *clampedContainer) bool {
 	err := errors.New("there is no journal")
 	if c.journal != nil {
@@ -74,7 +74,7 @@ func (k *clampedContainer) debt() debt {
 	return debt{Container: k.container, Pod: k.pod, Function: k.function, Allocation: api.Resources{CPUMilli: max(k.spec, k.allocation)}}
 }
 
-// forget takes a container off the journal: its spec says what is in force.
+// forget removes a container from the journal, because the clamps no longer owe it anything.
 func (c *clamps) forget(k *clampedContainer) {
 	k.owing = false
 	c.erase(k.container)
@@ -90,7 +90,7 @@ func (c *clamps) erase(container string) {
 	}
 }
 
-// giveBack gives a container that is not capped any more what its spec says.
+// giveBack has a container that is no longer capped get back what its spec says.
 func (c *clamps) giveBack(ctx context.Context, k *clampedContainer) {
 	if k.bound != nil {
 		k.bound(0)
@@ -102,8 +102,8 @@ func (c *clamps) giveBack(ctx context.Context, k *clampedContainer) {
 	c.debts, c.repayAt = append(c.debts, k.debt()), time.Time{}
 }
 
-// repay gives back what can be, of containers that are not capped. What cannot is tried again once in a beat:
-// looking for a container walks through all cgroups of the node.
+// repay pays the debts to containers that are not capped. It retries those that it could not pay once per
+// beat, because looking for a container walks through all cgroups of the node.
 func (c *clamps) repay(ctx context.Context) {
 	now := c.clock.Now()
 	due := !now.Before(c.repayAt)
@@ -132,7 +132,7 @@ func (c *clamps) repay(ctx context.Context) {
 	})
 }
 
-// repayOne opens the container anew: who had it open may have closed it.
+// repayOne pays one debt. It opens the container anew, because whoever had it open may have closed it.
 func (c *clamps) repayOne(d debt) error {
 	container, err := c.open(d.Container)
 	if err != nil {

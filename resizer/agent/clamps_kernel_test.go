@@ -15,8 +15,7 @@ import (
 	"libra.dev/libra/resizer/pressure"
 )
 
-// A pod with little weight that did not opt in gets its CPU back from a function that uses
-// what it can.
+// A bystander with little weight gets its CPU back from a function that uses what it can.
 func TestKernelClamp(t *testing.T) {
 	name := cgrouptest.Name()
 	pod := func(kind string) (*cgrouptest.Container, cgroup.Container) {
@@ -30,12 +29,12 @@ func TestKernelClamp(t *testing.T) {
 	}
 	function, functionSeen := pod("function")
 	bystander, bystanderSeen := pod("bystander")
-	// A twentieth of the function's, which has the kernel's default.
+	// A twentieth of the function's weight, which is the kernel's default.
 	bystander.Write(map[bool]string{false: "50", true: "5"}[bystander.V2], bystander.PodFile("cpu.shares", "cpu.weight"))
 	if err := functionSeen.SetCPU(2000); err != nil {
 		t.Fatal(err)
 	}
-	// First who has so little weight: beside functions that burn it can be minutes until it begins.
+	// Bystander first: with so little weight, it can take minutes to begin beside busy functions.
 	bystander.Start(t).Do("burn")
 	for range runtime.NumCPU() {
 		function.Start(t).Do("burn")
@@ -58,7 +57,7 @@ func TestKernelClamp(t *testing.T) {
 		pod: "default/function", function: "default/f", container: function.ID, quotas: functionSeen,
 		allocation: 500, ceiling: 2000, spec: 2000,
 	}}
-	// cores are those that the bystander has over a time.
+	// cores returns how many cores the bystander has on average over d.
 	cores := func(d time.Duration) float64 {
 		t.Helper()
 		before, err := bystanderSeen.CPU()
@@ -77,7 +76,7 @@ func TestKernelClamp(t *testing.T) {
 		return float64(after-before) / float64(time.Since(begun))
 	}
 
-	// What else runs on the machine may be what the bystander waits for.
+	// The bystander may wait for something else that runs on the machine.
 	for try := 1; ; try++ {
 		c.off = true
 		cores(2 * time.Second)

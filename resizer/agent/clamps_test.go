@@ -20,7 +20,7 @@ import (
 	"libra.dev/libra/resizer/pressure"
 )
 
-// street is where bystanders wait when a test says so.
+// street has bystanders, which wait when a test says so.
 type street struct {
 	waiting bool
 	broken  bool
@@ -40,7 +40,7 @@ func (s *street) Read(time.Time, pressure.Functions) (pressure.Reading, error) {
 	return s.total, nil
 }
 
-// clampRig are clamps with a kernel that is not one.
+// clampRig runs clamps on a fake kernel.
 type clampRig struct {
 	fatal
 	*clamps
@@ -59,7 +59,7 @@ func newClampRig(t fatal, dir string) *clampRig {
 	return g
 }
 
-// start starts an agent, as after a crash of the one before.
+// start starts an agent, as after a crash of the previous one.
 func (g *clampRig) start() {
 	g.Helper()
 	if g.clamps != nil && g.journal != nil {
@@ -83,7 +83,7 @@ func (g *clampRig) start() {
 	g.recall(context.Background(), logr.Discard(), g.dir)
 }
 
-// add makes a container of 500m with a ceiling of 2000m run, with the limit of its spec.
+// add runs a container of 500m with a ceiling of 2000m and the limit of its spec.
 func (g *clampRig) add(id string, spec int64) *kernelContainer {
 	k := &kernelContainer{Reading: cgroup.Reading{Limit: api.Resources{CPUMilli: spec}}}
 	g.kernel[id] = k
@@ -94,7 +94,7 @@ func (g *clampRig) add(id string, spec int64) *kernelContainer {
 	return k
 }
 
-// pass lets time pass in which containers use so much, as far as they are let.
+// pass lets time pass, in which containers use milli CPU as far as their limits let them.
 func (g *clampRig) pass(d time.Duration, milli int64) {
 	for until := g.clock.Now().Add(d); g.clock.Now().Before(until); {
 		const step = 10 * time.Millisecond
@@ -130,7 +130,7 @@ func TestCeilingOfRefused(t *testing.T) {
 	g.pass(ceilingPatience+100*time.Millisecond, 0)
 	g.want("c", 2000)
 
-	// Others write over it, and it is written again.
+	// Somebody else overwrites it, and it is written again.
 	g.kernel["c"].Limit.CPUMilli = 500
 	g.pass(1200*time.Millisecond, 0)
 	g.want("c", 2000)
@@ -160,7 +160,7 @@ func TestCeilingThatTheKubeletDoesNotSet(t *testing.T) {
 	g.pass(2*time.Second, 500)
 	g.want("c", 2000)
 
-	// The kubelet's own is as good, and nothing is owed any more.
+	// Once the spec has it, nothing is owed any more.
 	g.containers[0].spec = 2000
 	g.pass(time.Second, 0)
 	if debts, _ := g.journal.load(); len(debts) != 0 {
@@ -176,8 +176,8 @@ func TestCeilingThatTheKubeletDoesNotSet(t *testing.T) {
 	}
 }
 
-// Where the kubelet sets no quotas the agent sets none, whoever waits; where it does in the end, all is as
-// ever.
+// Where the kubelet sets no quotas, the agent sets none, whoever waits. If the kubelet sets one in the end, all
+// is as usual.
 func TestNoCeilingWithoutQuota(t *testing.T) {
 	g := newTestClampRig(t)
 	told := 0
@@ -203,7 +203,7 @@ func TestNoCeilingWithoutQuota(t *testing.T) {
 	g.want("c", 500)
 	g.pass(ceilingPatience, 400)
 	g.want("c", 2000)
-	k.Limit.CPUMilli = 0 // another's doing
+	k.Limit.CPUMilli = 0 // by somebody else
 	g.pass(2*inForceEvery, 400)
 	g.want("c", 2000)
 	g.clamps.stop(context.Background())
@@ -227,7 +227,7 @@ func TestCeilingTakenBack(t *testing.T) {
 }
 
 // Looking for a container walks through all cgroups of the node. One that has ended is not looked for again, and
-// one that cannot be written once in a beat.
+// one that cannot be written is looked for once per beat.
 func TestDebtsAreNotLookedForInEachRound(t *testing.T) {
 	for name, tc := range map[string]struct {
 		fail func(*kernelContainer)
@@ -257,7 +257,7 @@ func TestDebtsAreNotLookedForInEachRound(t *testing.T) {
 	}
 }
 
-// What an agent tells of a function ends with the last of its containers.
+// The agent reports the credits of a function only as long as it has a container of it.
 func TestCreditsOfNobody(t *testing.T) {
 	g := newTestClampRig(t)
 	credits := func() (functions int) {
@@ -286,12 +286,12 @@ func TestCreditsOfNobody(t *testing.T) {
 	}
 }
 
-// unreadable is a container of which nothing can be read for a moment.
+// unreadable is a container that cannot be read for a moment.
 type unreadable struct{ cgroup.Container }
 
 func (unreadable) CPU() (time.Duration, error) { return 0, errors.New("too many open files") }
 
-// A read that fails does not give a function its credits back.
+// A failed read does not give a function its credits back.
 func TestCreditsAfterFailedRead(t *testing.T) {
 	g := newTestClampRig(t)
 	k := g.add("c", 2000)
@@ -311,7 +311,7 @@ func TestCreditsAfterFailedRead(t *testing.T) {
 	}
 }
 
-// What the clamps owe a container is forgotten when the reflex sets its quota instead: the next agent
+// The clamps forget what they owe a container when the reflex sets its quota instead: otherwise the next agent
 // would lower it to its allocation, whatever its spec says by then.
 func TestOwedByClampsOnly(t *testing.T) {
 	g := newTestClampRig(t)
@@ -359,7 +359,7 @@ func TestClampHolds(t *testing.T) {
 		t.Errorf("%d writes until all is regained, want at most %d", k.writes, 1+regainShares)
 	}
 
-	// Nobody asks who waits while functions keep to their allocations.
+	// Bystanders are not read while functions keep to their allocations.
 	g.pass(200*time.Millisecond, 400)
 	reads := g.street.reads
 	g.street.waiting = true
@@ -370,7 +370,7 @@ func TestClampHolds(t *testing.T) {
 	g.want("c", 2000)
 
 	g.pass(200*time.Millisecond, 100)
-	// What it uses in a moment is no more than its quota would have let it.
+	// Its use in a moment is no more than its quota would have allowed.
 	g.pass(20*time.Millisecond, 2000)
 	g.pass(100*time.Millisecond, 100)
 	g.want("c", 2000)
@@ -387,8 +387,8 @@ func TestClampBlind(t *testing.T) {
 	g.want("c", 2000)
 }
 
-// A container that is held when the agent dies is given its spec's limit by the next, and
-// without a journal its ceiling.
+// If the agent dies while it holds a container, the next agent gives the container its spec's
+// limit, and without a journal its ceiling.
 func TestHeldAcrossRestart(t *testing.T) {
 	g := newTestClampRig(t)
 	g.add("d", 2000)
@@ -411,8 +411,8 @@ func TestHeldAcrossRestart(t *testing.T) {
 }
 
 // Whatever happens, no quota in the kernel is below the allocation, above the ceiling or
-// unlimited, but for what another wrote and nobody has read yet; and when the agent stops,
-// everybody has what their spec says.
+// unlimited, except for what somebody else wrote and nobody has read yet; and when the agent
+// stops, every container has what its spec says.
 func TestCeilingProperties(t *testing.T) {
 	dir := t.TempDir()
 	run := 0
@@ -463,7 +463,7 @@ func TestCeilingProperties(t *testing.T) {
 	})
 }
 
-// What is borrowed of owners shrinks while bystanders wait, and its donors have it.
+// Loans between owners shrink while bystanders wait, and the donors have the CPU.
 func TestClampLoans(t *testing.T) {
 	g := newTestRig(t)
 	s := &street{}

@@ -11,55 +11,55 @@ import (
 )
 
 const (
-	// limitsFor is how old the limits may be of a container that rests.
+	// limitsFor is how old the limits of a container that rests may be.
 	limitsFor = 5 * time.Second
-	// limitsEvery is how many samples share a reading of limits, of a container that works and
-	// is not throttled: what it could have used makes no difference to what it did.
+	// limitsEvery is how many samples share one reading of the limits, while a container works
+	// and is not throttled: its limits then make no difference to what it uses.
 	limitsEvery = 4
 )
 
-// container is a user's container and what was sampled of it lately.
+// container is a user container and its recent samples.
 type container struct {
 	id string
-	// used is whether an invocation was heard to end in it. Only who reads the ends
-	// touches it.
+	// used is whether the agent has heard of an invocation that ended in it. Only the goroutine
+	// that hears of ends touches it.
 	used bool
-	// thinning is touched by the same, and leftOut is whether it leaves the next out.
+	// Only the same goroutine touches thinning. leftOut is whether that leaves out the next invocation.
 	thinning thinning
 	leftOut  atomic.Bool
-	// endedAt is when an invocation was last heard to end in it and it was sampled for that, which the
-	// same touches.
+	// endedAt is when it was last sampled because an invocation had ended in it. Only the same
+	// goroutine touches it.
 	endedAt time.Time
-	// told says that the agent is told of requests as they begin in it, and of none now.
+	// told says that the agent hears of requests as they begin in it, and knows of none now.
 	told atomic.Bool
-	// ranked says that the node is its source, so that nothing is lent of it that it could
-	// want back, and fills that its memory may run short.
+	// ranked says that the node is its source, so that it lends nothing that it could want back.
+	// fills says that its memory may run short.
 	ranked, fills atomic.Bool
-	// borrowsBeyond is the milli CPU that it is owed, of one that may borrow more; 0 when it may not.
+	// borrowsBeyond is the milli CPU that it is owed, if it may borrow more; 0 if it may not.
 	borrowsBeyond atomic.Int64
-	// wanting is touched by who samples alone.
+	// Only the goroutine that samples touches wanting.
 	wanting wanting
 	// covered is the memory limit, in bytes, that the container has or that was asked for, as
 	// the reflex knows it.
 	covered atomic.Int64
-	// sinking says that the limit in force is to become that.
+	// sinking says that the limit in force is to be lowered to covered.
 	sinking atomic.Bool
-	// spec is the memory limit, in bytes, that the kubelet is to set or has; 0 is none.
+	// spec is the memory limit, in bytes, that the kubelet has set or is to set; 0 is none.
 	spec atomic.Int64
-	// lookAgain says that a limit is another than at the last sample.
+	// lookAgain says that a limit has changed since the last sample.
 	lookAgain atomic.Bool
-	// repaid says that what it borrowed has gone back since the last sample: it may borrow again already.
+	// repaid says that it has returned what it borrowed since the last sample. It may have borrowed again already.
 	repaid atomic.Bool
-	// rescuable says that the limit is raised when the container comes near it.
+	// rescuable says that the limit will be raised when the container comes near it.
 	rescuable atomic.Bool
-	// quiet is since when no request is known in it, of one of which memory may be taken; nil while
-	// one is, or it may not.
+	// quiet is since when no request is known in it; nil while one is, or while no memory may be
+	// taken from it.
 	quiet atomic.Pointer[time.Time]
-	// idling is touched by who reclaims alone.
+	// Only the goroutine that reclaims touches idling.
 	idling idling
 
-	// guarding is held, before mu, by who writes the guard, for which the kernel may take long, or
-	// closes the cgroup.
+	// guarding is held to write the guard, which may take the kernel long, and to close the
+	// cgroup. It is locked before mu.
 	guarding sync.Mutex
 	mu       sync.Mutex
 	cgroup   cgroup.Container
@@ -67,13 +67,13 @@ type container struct {
 	most     int64     // bytes of memory that it was ever seen to use
 	repeated int       // samples since the container was last read
 	limited  int       // readings since its limits were last read
-	limitsAt time.Time // when they were
-	guard    guard     // which only who holds guarding, too, changes
+	limitsAt time.Time // when that was
+	guard    guard     // changed only with guarding held, too
 	activity activity
 }
 
-// memory is what was sampled last of the container's memory, and the most that it was ever
-// seen to use, in bytes.
+// memory returns the container's memory use and limit as last sampled, and the most that it
+// was ever seen to use, in bytes.
 func (c *container) memory() (used, limit, most int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -84,13 +84,13 @@ func (c *container) memory() (used, limit, most int64) {
 	return last.Memory, last.Limit.MemoryBytes, c.most
 }
 
-// filling says that more than half of the memory limit is in use.
+// filling reports whether more than half of the memory limit is in use.
 func filling(r cgroup.Reading) bool {
 	return r.Limit.MemoryBytes > 0 && 2*r.Memory > r.Limit.MemoryBytes
 }
 
-// sample samples the container. One that has used no CPU since the last time did nothing
-// else either: that is the same sample again, which costs one system call. woke says that it
+// sample samples the container. A container that has used no CPU since the last sample did
+// nothing else either: it gets the same sample again, for one system call. woke says that it
 // has begun to use CPU after a rest.
 func (c *container) sample(now func() time.Time) (woke bool, err error) {
 	c.mu.Lock()
@@ -99,11 +99,11 @@ func (c *container) sample(now func() time.Time) (woke bool, err error) {
 		return c.read(now)
 	}
 	last := *c.ring.last()
-	// One that is slowed down may use none, and have another limit.
+	// A container that is slowed down may use no CPU and still have a new limit.
 	if c.guard.at != 0 {
 		return c.read(now)
 	}
-	// One that works has used some.
+	// A container that works has used some CPU, so do not ask.
 	if now().Sub(c.limitsAt) < limitsFor && !(c.activity.busy && c.repeated == 0) {
 		used, err := c.cgroup.CPU()
 		if err != nil {
@@ -130,8 +130,8 @@ func (c *container) sample(now func() time.Time) (woke bool, err error) {
 	return c.keepReading(r, now()), nil
 }
 
-// wants is how much CPU the container wants to borrow by its last sample, when that is to be
-// asked for.
+// wants returns how much CPU the container wants to borrow by its last sample, and whether
+// to ask for it.
 func (c *container) wants() (milli int64, ask bool) {
 	owed := c.borrowsBeyond.Load()
 	if owed == 0 {
@@ -148,7 +148,7 @@ func (c *container) wants() (milli int64, ask bool) {
 	return c.wanting.add(*c.ring.last(), owed)
 }
 
-// sampleWhole samples the container whatever it did.
+// sampleWhole samples the container and its limits, whatever it did.
 func (c *container) sampleWhole(now func() time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -156,7 +156,7 @@ func (c *container) sampleWhole(now func() time.Time) error {
 	return err
 }
 
-// read reads the container. The caller holds the lock.
+// read samples the container and its limits. The caller holds mu.
 func (c *container) read(now func() time.Time) (woke bool, err error) {
 	r, err := c.cgroup.Read()
 	if err != nil {
@@ -167,7 +167,7 @@ func (c *container) read(now func() time.Time) (woke bool, err error) {
 	return c.keepReading(r, at), nil
 }
 
-// keepReading keeps what was read. The caller holds the lock.
+// keepReading keeps what was read. The caller holds mu.
 func (c *container) keepReading(r cgroup.Reading, at time.Time) (woke bool) {
 	c.repeated = 0
 	c.most = max(c.most, r.Memory)
@@ -175,14 +175,14 @@ func (c *container) keepReading(r cgroup.Reading, at time.Time) (woke bool) {
 	return c.keep(sample{at: at, Reading: r})
 }
 
-// keep keeps a sample. The caller holds the lock.
+// keep keeps a sample. The caller holds mu.
 func (c *container) keep(s sample) (woke bool) {
 	c.ring.add(s)
 	return c.activity.add(s.at, s.CPU)
 }
 
-// rests says that nothing is known to go on in the container: no request, and hardly any use
-// of CPU since a time that is not long ago.
+// rests reports whether nothing is known to go on in the container: no request, and hardly
+// any use of CPU by a recent sample.
 func (c *container) rests(now time.Time) bool {
 	if !c.told.Load() {
 		return false
@@ -192,15 +192,15 @@ func (c *container) rests(now time.Time) bool {
 	return !c.activity.busy && c.fresh(now)
 }
 
-// usesNothing says that the container has used hardly any CPU for restTime until now, whatever is
-// known of requests in it.
+// usesNothing reports whether the container has used hardly any CPU for restTime until now,
+// whatever is known of requests in it.
 func (c *container) usesNothing(now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return !c.activity.busy && c.fresh(now) && c.activity.at.Sub(c.activity.restsSince) >= restTime
 }
 
-// fresh says that the last sample tells what goes on in the container. The caller holds the lock.
+// fresh reports whether the last sample tells what goes on in the container. The caller holds mu.
 func (c *container) fresh(now time.Time) bool {
 	gap := longestGap
 	if c.activity.sleeps() {
@@ -209,8 +209,8 @@ func (c *container) fresh(now time.Time) bool {
 	return now.Sub(c.activity.at) <= gap
 }
 
-// lately is what was sampled last of the container, unless that was too long ago to tell what goes
-// on in it. Its limits may be older by limitsFor.
+// lately returns the last sample, unless it is too old to tell what goes on in the container. Its
+// limits may be older by limitsFor.
 func (c *container) lately(now time.Time) (s sample, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -220,7 +220,7 @@ func (c *container) lately(now time.Time) (s sample, ok bool) {
 	return *c.ring.last(), true
 }
 
-// sleeps says that the container has rested for long, and is told of requests that begin.
+// sleeps reports whether the container has rested for long, and the agent hears of requests that begin in it.
 func (c *container) sleeps(now time.Time) bool {
 	if !c.rests(now) {
 		return false
@@ -230,8 +230,8 @@ func (c *container) sleeps(now time.Time) bool {
 	return c.activity.sleeps()
 }
 
-// every is how often the container is sampled. What is left out needs no samples: they only
-// tell whether the container rests, which one in which requests are known to be does not.
+// every is how often the container is sampled. Invocations that are left out need no samples:
+// samples then only tell whether the container rests, and one with known requests does not.
 func (c *container) every(now time.Time) time.Duration {
 	leftOut := c.ranked.Load() && c.leftOut.Load()
 	switch {
@@ -252,8 +252,8 @@ func (c *container) every(now time.Time) time.Duration {
 	}
 }
 
-// due says that it is time to sample a container that is sampled so often, or how long it is until
-// then. Those that sleep are sampled together, whenever they fell asleep.
+// due reports whether it is time to sample a container that is sampled that often, and how long to
+// wait if not. Containers that sleep are sampled together, whenever they fell asleep.
 func (c *container) due(now time.Time, every time.Duration) (due bool, wait time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -265,24 +265,23 @@ func (c *container) due(now time.Time, every time.Duration) (due bool, wait time
 	return since > every-early, max(min(every, restEvery), every-since)
 }
 
-// rest is the last time at which the container is known to have rested, and what it had used by
-// then.
+// rest returns when the container is last known to have rested, and what it had used by then.
 func (c *container) rest() (time.Time, time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.activity.rest()
 }
 
-// active is what the container did since it last rested.
+// active returns what the container has done since it last rested.
 func (c *container) active() activity {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.activity
 }
 
-// samples are those kept that tell of a time and of what came after it, from the oldest to
-// the newest. One that rested at the last of them before that time did so until then: the
-// sampling of it is seldom, and what it used afterwards was for what began at that time.
+// samples returns the kept samples that tell of the time since and of what came after it, from
+// the oldest to the newest. A container that rested at the last sample before since is taken to
+// have rested until since: it was sampled seldom, and its use afterwards was for what began then.
 func (c *container) samples(since time.Time) []sample {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -298,8 +297,8 @@ func (c *container) samples(since time.Time) []sample {
 	return samples
 }
 
-// rested says that the container had used hardly any CPU for a while when that sample was
-// taken. The caller holds the lock.
+// rested reports whether the container had used hardly any CPU for a while when sample i was
+// taken. The caller holds mu.
 func (c *container) rested(i int) bool {
 	s := c.ring.at(i)
 	for i--; i >= 0; i-- {
@@ -318,28 +317,28 @@ func (c *container) rested(i int) bool {
 func (c *container) close() {
 	c.guarding.Lock()
 	defer c.guarding.Unlock()
-	_ = c.takeGuardOff() // it may have ended
+	_ = c.takeGuardOff() // the container may have ended
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.cgroup.Close() //nolint:errcheck // every write was checked
 }
 
-// first says whether the invocation that was just heard to end is the first to do so
-// in the container, observed or not.
+// first reports whether the invocation that has just ended is the first that is known to have
+// ended in the container, observed or not.
 func (c *container) first() bool {
 	first := !c.used
 	c.used = true
 	return first
 }
 
-// wanted says whether the invocation that was just heard to end is to be observed.
+// wanted reports whether to observe the invocation that has just ended.
 func (c *container) wanted(now time.Time) bool {
 	wanted := c.thinning.wants(now)
 	c.leftOut.Store(c.thinning.skip > 0)
 	return wanted
 }
 
-// sampleEnd samples the container because an invocation has just ended in it, and returns when that was last done.
+// sampleEnd samples the container because an invocation has just ended in it, and returns when it last did so.
 func (c *container) sampleEnd(now func() time.Time) (before time.Time, err error) {
 	before = c.endedAt
 	if err = c.sampleWhole(now); err == nil {
@@ -348,14 +347,14 @@ func (c *container) sampleEnd(now func() time.Time) (before time.Time, err error
 	return before, err
 }
 
-// observe makes an observation of an invocation that was known to have ended at a
-// time. before is when the container was sampled at the end of another, which is where this one begins, as exactly
-// as news are: what was used until then is not its. ok is false when the samples do not cover it.
+// observe makes an observation of an invocation of whose end the agent heard at known. before is when the
+// container was sampled at the end of another invocation. This one begins there, as exactly as the news tells:
+// what was used until then is not its own. ok is false when the samples do not cover the invocation.
 func (c *container) observe(e api.Ended, known, before time.Time) (o api.Observation, ok bool) {
 	to := known.Add(-e.Ago)
 	begun := to.Add(-e.Duration)
 	from, shortest := begun.Add(-slack), sampleEvery
-	// News that were under way for longer would leave out what may be its peak.
+	// If the news was under way for longer, a start at before could leave out the peak.
 	if latest := begun.Add(min(slack, e.Duration/2)); before.After(from) && !before.After(latest) {
 		from, shortest = before, slack
 	}
@@ -371,7 +370,7 @@ func (c *container) observe(e api.Ended, known, before time.Time) (o api.Observa
 	}, ok
 }
 
-// endAt has what was used until the first sample after a time used by then: nothing else was
+// endAt counts what was used until the first sample after to as used by to: nothing else was
 // known to be in the container between the two.
 func endAt(samples []sample, to time.Time) []sample {
 	for i := range samples {
@@ -383,16 +382,16 @@ func endAt(samples []sample, to time.Time) []sample {
 	return samples
 }
 
-// containers are those of this node's opted-in pods.
+// containers are the user containers of this node's opted-in pods.
 type containers struct {
-	// slow says that they are sampled as seldom as while all rest, and stirred, of capacity
-	// 1, is for who knows that one will not.
+	// slow says that containers are sampled as seldom as while all rest. Whoever knows that one
+	// will not rest signals stirred, which has capacity 1.
 	slow    atomic.Bool
 	stirred chan struct{}
 
 	mu    sync.Mutex
 	byPod map[string]*container // by namespace/name
-	list  []sampledPod          // never changed, but made anew when nil
+	list  []sampledPod          // never changed; made anew when nil
 }
 
 // sampledPod is a container with the name of its pod.
@@ -405,7 +404,7 @@ func newContainers() *containers {
 	return &containers{byPod: map[string]*container{}, stirred: make(chan struct{}, 1)}
 }
 
-// stir has containers sampled at once, when that would not be soon.
+// stir has the containers sampled at once, unless that would be soon anyway.
 func (s *containers) stir() {
 	if s.slow.Load() {
 		signal(s.stirred)
@@ -420,7 +419,7 @@ func (s *containers) get(pod string) *container {
 
 // put replaces the pod's container; nil removes it.
 func (s *containers) put(pod string, c *container) {
-	// To close one may take as long as the kernel takes over its guard, for which nobody else waits.
+	// Closing may take as long as the kernel takes over the guard, so it is done without the lock.
 	if old := s.replace(pod, c); old != nil {
 		old.close()
 	}
@@ -439,7 +438,7 @@ func (s *containers) replace(pod string, c *container) (old *container) {
 	return old
 }
 
-// all are those that there are now. Nobody waits for reads of files meanwhile.
+// all returns the containers that there are now. Callers read their files without the lock.
 func (s *containers) all() []sampledPod {
 	s.mu.Lock()
 	defer s.mu.Unlock()

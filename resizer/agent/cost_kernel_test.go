@@ -30,9 +30,9 @@ import (
 	"libra.dev/libra/resizer/pressure"
 )
 
-// serving makes a test binary a function, which serves requests as its standard input says
-// and tells the pool of them. It is in a pod's cgroup, so that the test's own process is the
-// agent and nothing else.
+// servingEnv makes a test binary a function, which serves requests as the variable says and
+// tells the pool of them. The function is in a pod's cgroup, so that the test's own process
+// is the agent and nothing else.
 const servingEnv = "LIBRA_TEST_FUNCTION"
 
 func init() {
@@ -124,7 +124,7 @@ func newCostSite(b *testing.B, functions int) *costSite {
 	return s
 }
 
-// isFunction is of all but the bystanders that the benchmark made.
+// isFunction reports whether a pod is anything but a bystander that the benchmark made.
 func (s *costSite) isFunction(uid string) bool { return !strings.HasPrefix(uid, s.name+"-b") }
 
 // agent runs an agent that knows the functions, until the benchmark ends.
@@ -162,8 +162,8 @@ func (s *costSite) agent() {
 	runPart(s.B, a.Start)
 }
 
-// serve has a function serve requests, of so much CPU time and so far apart on average, until
-// the benchmark ends.
+// serve has function i serve requests until the benchmark ends: on average of work CPU time
+// each, and rest apart.
 func (s *costSite) serve(i int, work, rest time.Duration) {
 	s.Helper()
 	self, err := os.Executable()
@@ -187,9 +187,9 @@ func (s *costSite) serve(i int, work, rest time.Duration) {
 	s.made[i].Add(cmd.Process.Pid)
 }
 
-// BenchmarkKernelAgent is the CPU that a whole agent takes, without what the cluster tells it:
-// with pods at rest, and with requests of 40 ms on average in some of them, which take so much
-// of two cores. One iteration is a second.
+// BenchmarkKernelAgent measures the CPU that a whole agent takes, without what the cluster
+// tells it: with pods at rest, and with requests of 40 ms on average in some of them, which
+// take the given share of two cores. One iteration is a second.
 func BenchmarkKernelAgent(b *testing.B) {
 	for _, bb := range []struct {
 		name       string

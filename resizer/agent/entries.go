@@ -9,8 +9,8 @@ import (
 	"libra.dev/libra/pkg/api"
 )
 
-// recall takes up what an earlier agent owed, and gives it back, whatever the state
-// will say.
+// recall takes over what an earlier agent owed, and gives it back, whatever the
+// state will say.
 func (r *reflex) recall(ctx context.Context) {
 	debts, unread := r.journal.load()
 	if len(unread) > 0 {
@@ -55,8 +55,8 @@ func (r *reflex) get(pod string) *entry {
 	return nil
 }
 
-// add adds an entry; of two for one pod, which a crash between two writes of the
-// journal leaves, the one whose container runs.
+// add adds an entry. A crash between two writes of the journal leaves two for one
+// pod: add keeps the one whose container runs.
 func (r *reflex) add(e *entry) {
 	i, ok := r.find(e.pod)
 	if !ok {
@@ -113,7 +113,7 @@ func (r *reflex) follow(ctx context.Context) {
 		if _, ok := known[e.pod]; ok || !e.present {
 			continue
 		}
-		// The pod is gone, or opted out: what it is owed it gets first.
+		// The pod is gone or has opted out: first it gets what it is owed.
 		e.present, e.replaced, e.forgetAt = false, true, r.clock.Now()
 		if !e.managed() {
 			r.drop(e)
@@ -150,8 +150,8 @@ func (r *reflex) update(ctx context.Context, e *entry, info podInfo) {
 	e.owe(e.allocation)
 }
 
-// inherit makes the journal name the pod's new container in place of the one that
-// ended: its limit is that in the pod's spec.
+// inherit replaces the container that ended with the pod's new one in the journal:
+// the limit of the new one is that in the pod's spec.
 func (r *reflex) inherit(ctx context.Context, e *entry) {
 	ended := e.debtor
 	if r.owe(ctx, e) {
@@ -159,7 +159,7 @@ func (r *reflex) inherit(ctx context.Context, e *entry) {
 	}
 }
 
-// owe makes the journal name the container.
+// owe writes what the container is owed to the journal, and reports success.
 func (r *reflex) owe(ctx context.Context, e *entry) bool {
 	err := r.journal.put(debt{Container: e.info.container, Pod: e.pod, Function: e.info.function, Allocation: api.Resources{CPUMilli: e.allocation}})
 	if err != nil {

@@ -10,49 +10,49 @@ import (
 
 const (
 	// staleWindow is how long a container that is whole again is watched: the kubelet or
-	// the runtime may still write values of before.
+	// the runtime may still write old values.
 	staleWindow = 3 * time.Second
 
-	// specPatience is how long a container is kept whole, without a loan, against a spec
-	// that has other limits.
+	// specPatience is how long the agent keeps a container without a loan whole against a
+	// spec that has other limits.
 	specPatience = 30 * time.Second
 
-	// A write that failed is tried again after these.
+	// The shortest and the longest delay before a failed write is retried.
 	writeRetryMin = 10 * time.Millisecond
 	writeRetryMax = time.Second
 )
 
-// entry is what the reflex knows of one pod and its container.
+// entry is what the reflex knows about one pod and its container.
 type entry struct {
 	pod  string // namespace/name
 	info podInfo
-	// present says that the Tracker knows the pod; forgetAt, when it does not, is when
-	// it will have told if it ever does.
+	// present says that the Tracker knows the pod. If it does not, the agent waits for that
+	// until forgetAt.
 	present  bool
 	forgetAt time.Time
-	// left is by the journal of an earlier agent and not yet whole.
+	// left says that the container is from an earlier agent's journal and not yet whole.
 	left bool
 
-	// unsure says that an earlier agent may have died in mid-write: what is read of the limit
-	// tells nothing until it was written.
+	// unsure says that an earlier agent may have died in mid-write: a reading of the limit
+	// means nothing until the limit was written.
 	unsure bool
 
-	// allocation is the milli CPU that the container is owed, and owed what of it the kernel
-	// can set; 0 until its Revision or the journal tells, and under source node, where its
-	// limit is none of the loans'.
+	// allocation is the milli CPU that the container is owed, and owed is what the kernel can
+	// set of it. Both are 0 until its Revision or the journal tells, and under source node,
+	// where loans do not change its limit.
 	allocation, owed int64
-	// trace is that of the loan that the container was changed for last, until it is whole
-	// again; empty when that is not sampled.
+	// trace is the trace of the loan for which the container was last changed, until it is
+	// whole again; empty if that is not sampled.
 	trace string
 	// debtor is the container that the journal names; empty when it names none.
 	debtor string
 	// foreign says that another manager changes the container.
 	foreign bool
-	// replaced says that the container is another than the loans were made of: they are
-	// void until a state names none.
+	// replaced says that the loans were made with an earlier container: they are void until
+	// a state names none.
 	replaced bool
-	// held says that the safeguard took back what the container lends, until a state names
-	// no loan of it, or it is lent by what has begun in an idle pod since.
+	// held says that the safeguard took back what the container lends. It lasts until a state
+	// names no loan from it, or one by an invocation that has since begun in an idle pod.
 	held      bool
 	heldIdle  bool
 	heldSince time.Time
@@ -62,11 +62,11 @@ type entry struct {
 	read    bool // whether there is a reading
 	readAt  time.Time
 	written int64 // milli CPU; 0 once somebody else wrote
-	// overwritten is the limit that another had put in force, as found in this round; 0 when
-	// nobody had. raised is since when that was above what is due.
+	// overwritten is the limit that somebody else had put in force, as found in this round; 0
+	// if nobody had. raised is since when it has been above what is due.
 	overwritten int64
 	raised      exceeding
-	// whole says that it was seen at what it is owed, under the present epoch.
+	// whole says that the container was seen at what it is owed, in the present epoch.
 	whole      bool
 	wholeSince time.Time // zero while it is not
 	belowSince time.Time // zero while it has what is due
@@ -76,16 +76,16 @@ type entry struct {
 
 	weighing weighing
 	memory   memoryUse
-	// mostCPU is what the container may have of a loan while bystanders wait, in milli CPU;
-	// 0 is all of it.
+	// mostCPU is the most that the container may have with a loan while bystanders wait, in
+	// milli CPU; 0 is the whole loan.
 	mostCPU int64
 
 	beatAt  time.Time
 	beatCPU time.Duration
 }
 
-// writeRetry is when writes of a direction, the one that failed last, may be tried
-// again. Those of another do not wait.
+// writeRetry is when writes in the direction that failed last may be retried. Writes in
+// other directions do not wait.
 type writeRetry struct {
 	at        time.Time
 	direction direction
@@ -103,7 +103,7 @@ func (w *writeRetry) failed(d direction, now time.Time) {
 	w.direction = d
 	delay := w.delay.Next()
 	if d == restore {
-		delay = writeRetryMin // it is the container's own
+		delay = writeRetryMin // the CPU is the container's own
 	}
 	w.at = now.Add(delay)
 }
@@ -117,29 +117,28 @@ func newEntry(pod string) *entry {
 	return &entry{pod: pod, retry: writeRetry{delay: backoff.Delay{Min: writeRetryMin, Max: writeRetryMax}}}
 }
 
-// unopened says that the journal names a container that nobody has found yet.
+// unopened reports whether the journal names a container that nobody has found yet.
 func (e *entry) unopened() bool {
 	return e.left && !e.present && e.info.cgroup == nil
 }
 
-// managed says that the agent may change the container, or has.
+// managed reports whether the agent may change the container, or has changed it.
 func (e *entry) managed() bool { return e.info.cgroup != nil && e.debtor != "" }
 
-// takesPart says that the pod may lend and borrow.
+// takesPart reports whether the pod may lend and borrow.
 func (e *entry) takesPart() bool { return e.eligible() && !e.foreign && !e.replaced }
 
-// eligible says that the pod may take part, or did and has what it borrowed of memory until it
-// uses it no more.
+// eligible reports whether the pod may take part, or did and keeps the memory that it borrowed
+// until it no longer uses it.
 func (e *entry) eligible() bool {
 	return e.present && e.info.cgroup != nil && e.info.observed == "" && e.read
 }
 
-// mayBorrow says that the pod may have more memory than it is owed.
+// mayBorrow reports whether the pod may have more memory than it is owed.
 func (e *entry) mayBorrow() bool { return e.info.borrows && e.takesPart() }
 
-// owe takes in what the container is owed. Where the node is the source, its CPU limit is
-// none of the loans': it is the kubelet's, up to a ceiling, as soon as no loan is left of
-// before.
+// owe takes in what the container is owed. Where the node is the source, loans do not change
+// its CPU limit: it is the kubelet's, up to a ceiling, as soon as no earlier loan is left.
 func (e *entry) owe(milli int64) {
 	if e.info.node && e.debtor == "" {
 		milli = 0
@@ -150,14 +149,14 @@ func (e *entry) owe(milli int64) {
 	}
 }
 
-// cpuSettled says that nothing of the CPU lent or borrowed before the node became the
-// source is in force: the container has what it is owed, or what another gave it beyond.
+// cpuSettled reports whether no loan of CPU from before the node became the source is still in
+// force: the container has what it is owed, or more that somebody else gave it.
 func (e *entry) cpuSettled() bool {
 	limit := e.reading.Limit.CPUMilli
 	return e.read && !e.unsure && (limit == 0 || limit == e.owed || limit > e.owed && limit != e.written)
 }
 
-// renew forgets what was read of the container: it is another, or read anew.
+// renew forgets what was read of the container: it is a new one, or was opened anew.
 func (e *entry) renew() {
 	e.read, e.whole, e.watch = false, false, watch{}
 	e.written, e.overwritten, e.raised = 0, 0, exceeding{}
@@ -174,7 +173,7 @@ func (e *entry) close() {
 	e.read = false
 }
 
-// due is what the limit is to be by a balance, which is zero when there is none.
+// due is the CPU limit, in milli CPU, that a balance calls for. The zero balance is no loan.
 func (e *entry) due(b pool.Balance) int64 {
 	if e.allocation == 0 {
 		return 0
@@ -192,7 +191,7 @@ func (e *entry) due(b pool.Balance) int64 {
 	return e.info.cgroup.Attainable(max(1, due))
 }
 
-// inForce is what was read, of a container that is owed a limit.
+// inForce is the CPU limit that was read, in milli CPU; 0 if the container is owed none.
 func (e *entry) inForce() int64 {
 	if e.owed == 0 {
 		return 0
@@ -200,14 +199,14 @@ func (e *entry) inForce() int64 {
 	return e.reading.Limit.CPUMilli
 }
 
-// bumped says that the limit is what the controller made of it for the kubelet to write it,
-// while there was no agent.
+// bumped reports whether the limit is what the controller changed it to while there was no
+// agent, to have the kubelet write it.
 func (e *entry) bumped() bool {
 	off := e.reading.Limit.CPUMilli - e.owed
 	return e.info.recorded && (off == 1 || off == -1)
 }
 
-// below says that what was read is less than the container is to have of its own.
+// below reports whether the limit that was read is less than the container's own part of due.
 func (e *entry) below(due int64) bool {
 	limit := e.inForce()
 	return limit != 0 && limit < min(due, e.owed)

@@ -82,7 +82,7 @@ func TestWithoutWeightsEveryPodKeepsTheKubelets(t *testing.T) {
 	k.tell()
 	k.wantWeights("in flight", 148, 52)
 
-	// An agent without them follows one with them, and gives back what that had changed.
+	// After an agent with weights, one without them gives back what that had changed.
 	k.settings.Unweighted = true
 	k.start()
 	k.wantWeights("when it starts", 100, 100)

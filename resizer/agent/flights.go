@@ -10,27 +10,27 @@ import (
 // flight is a request in a pod.
 type flight struct {
 	id string
-	// begun is when it began. heard is when the agent was told so, and found when it found it in a
-	// state; the other is zero.
+	// begun is when the request began. heard is when the agent was told of it, or found is when the
+	// agent found it in a state; the other is zero.
 	begun, heard, found time.Time
 	work
 }
 
-// ran is how long the request has been in flight, as far as is known what it used in that time: what one that
-// was found used before is not.
+// ran is how long the request has been in flight, as far as its use is known: for a request that was found in
+// a state, since then.
 func (f flight) ran(now time.Time) time.Duration { return max(0, now.Sub(later(f.begun, f.found))) }
 
 // flights are the requests in a pod.
 type flights struct {
 	known []flight
-	// ended are those of which the agent was told that they have ended since the last state
-	// was asked for, by ID, and when it was.
+	// ended is when the agent was told of each request that has ended since it asked for the
+	// last state, by ID.
 	ended map[string]time.Time
-	// toldAt is when the last of those that are over soon began.
+	// toldAt is when the last quick request began.
 	toldAt time.Time
 }
 
-// begin takes in that a request has begun, and says whether that is new.
+// begin takes in that a request has begun, and reports whether that is new.
 func (fs *flights) begin(f flight) bool {
 	if _, over := fs.ended[f.id]; over || fs.index(f.id) >= 0 {
 		return false
@@ -42,7 +42,7 @@ func (fs *flights) begin(f flight) bool {
 	return true
 }
 
-// end takes in that a request has ended, and says whether it was known.
+// end takes in that a request has ended, and reports whether it was known.
 func (fs *flights) end(id string, heard time.Time) bool {
 	if fs.ended == nil {
 		fs.ended = map[string]time.Time{}
@@ -60,9 +60,9 @@ func (fs *flights) index(id string) int {
 	return slices.IndexFunc(fs.known, func(f flight) bool { return f.id == id })
 }
 
-// follow takes in which requests were in the pod in a state that was asked for at a time. It
-// returns when those began that are new, and says whether any that was known is there no
-// more. What the agent was told since then, the state may not know yet.
+// follow takes in the requests that a state, asked for at asked, has in the pod. It returns when
+// the new ones began, and whether any known one is gone. The state may lack what the agent was
+// told since then.
 func (fs *flights) follow(seen []pool.Flight, asked time.Time) (begun []time.Time, ended bool) {
 	for id, heard := range fs.ended {
 		if heard.Before(asked) {
@@ -83,7 +83,7 @@ func (fs *flights) follow(seen []pool.Flight, asked time.Time) (begun []time.Tim
 	return begun, ended
 }
 
-// divide divides what the pod used among its requests.
+// divide divides what the pod used evenly among its requests.
 func (fs *flights) divide(used time.Duration) {
 	for i := range fs.known {
 		fs.known[i].used += used / time.Duration(len(fs.known))

@@ -11,9 +11,9 @@ import (
 	"libra.dev/libra/pkg/pool"
 )
 
-// Whatever the agent is told and not told, and however old a state is when it arrives: who
-// hears all knows just what is in flight, and the next state after that mends what was not
-// heard. What a request has used stays its own.
+// Whatever the agent is told and not told, and however old a state is when it arrives: an agent
+// that hears everything knows exactly what is in flight, and the next state corrects what it did
+// not hear. A request keeps what it has used.
 func TestFlightsFollowThePool(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		now := epoch
@@ -21,7 +21,7 @@ func TestFlightsFollowThePool(t *testing.T) {
 		used := map[string]time.Duration{}
 		var fs flights
 		var asked time.Time
-		var state []pool.Flight // that is under way since asked
+		var state []pool.Flight // under way since asked
 		deaf := false           // something was not heard since the last state was asked for
 		missed := false         // or before that
 
@@ -106,7 +106,7 @@ func TestFlightsFollowThePool(t *testing.T) {
 	})
 }
 
-// What is both known from before and in a state has run for as long as before. What is found in one began when that
+// A state does not change how long a known request has run. A request that is found in a state began when the state
 // says, and has run since it was found: what it used before is not known.
 func TestFlightsOfAState(t *testing.T) {
 	var fs flights

@@ -8,8 +8,8 @@ import (
 	"libra.dev/libra/resizer/cgroup"
 )
 
-// fly takes in which flights the state names in a pod. What was used until now was used by
-// those that were known.
+// fly takes in which flights the state names in a pod. The flights known until now used what
+// the pod has used until now.
 func (r *reflex) fly(e *entry, now time.Time) {
 	w := &e.weighing
 	if !r.weighs(e) {
@@ -27,8 +27,8 @@ func (r *reflex) fly(e *entry, now time.Time) {
 	r.tellOf(e, len(w.flights.known) == 0)
 }
 
-// hear takes in which flights began and ended. While states do not come, nothing would ever
-// take back what is heard; the next one has it.
+// hear takes in which flights began and ended. While no states come, it ignores them, because
+// nothing would ever correct what it heard; the next state has it.
 func (r *reflex) hear(h heard) {
 	if r.lost {
 		return
@@ -58,8 +58,8 @@ func (r *reflex) hear(h heard) {
 	}
 }
 
-// flown takes in that flights began or ended. What has ended keeps nobody waiting: the CPU
-// that it leaves the others have at once, whatever the weights.
+// flown takes in that flights began or ended. An end is not urgent: the others have the CPU
+// that it leaves at once, whatever the weights.
 func (r *reflex) flown(e *entry, now time.Time, begun []time.Time, ended bool) {
 	w := &e.weighing
 	if ended && len(w.flights.known) == 0 {
@@ -69,8 +69,8 @@ func (r *reflex) flown(e *entry, now time.Time, begun []time.Time, ended bool) {
 	r.reweigh, r.ended = r.reweigh || len(begun) > 0, r.ended || ended
 }
 
-// tellOf tells who samples the pod's container whether no request is in it, as far as is
-// known of a pod of which that is told.
+// tellOf tells whoever samples the pod's container whether the agent knows of no request in
+// it. none is false if the agent does not hear of requests in the pod.
 func (r *reflex) tellOf(e *entry, none bool) {
 	c := r.sampled.get(e.pod)
 	if c == nil || c.told.Load() == none {
@@ -84,14 +84,14 @@ func (r *reflex) tellOf(e *entry, none bool) {
 	}
 }
 
-// rests says that nothing is known to go on in the pod.
+// rests reports whether nothing is known to go on in the pod.
 func (r *reflex) rests(e *entry, now time.Time) bool {
 	c := r.sampled.get(e.pod)
 	return c != nil && c.id == e.info.container && len(e.weighing.flights.known) == 0 && c.rests(now)
 }
 
-// attributeNow has what the container has used divided among its flights, unless that was
-// done a moment ago, and says whether it is now.
+// attributeNow divides what the container has used among its flights, unless that was done a
+// moment ago. It reports whether it has been done by now.
 func (r *reflex) attributeNow(e *entry, now time.Time) bool {
 	if now.Sub(e.weighing.cpuAt) >= attributeEvery {
 		r.attribute(e)
@@ -114,20 +114,20 @@ func (r *reflex) attribute(e *entry) {
 	e.weighing.cpu, e.weighing.cpuAt = cpu, r.clock.Now()
 }
 
-// wakes says that a pod has begun to use CPU of which no request is seen.
+// wakes reports whether a pod has begun to use CPU though no request is seen in it.
 func (r *reflex) wakes() bool {
 	return slices.ContainsFunc(r.entries, func(e *entry) bool {
 		return !e.weighing.inFlight && r.weighs(e) && len(e.weighing.flights.known) == 0 && len(r.unseen(e)) > 0
 	})
 }
 
-// toldFor is how long the activator is taken to tell of what begins in a pod after it told of
-// a request that is over soon. Of such it tells of one in five seconds.
+// toldFor is how long after the activator told of a quick request it is assumed to tell of
+// what begins in the pod. It tells of one quick request in five seconds.
 const toldFor = 15 * time.Second
 
-// unseen is the work of a pod that uses CPU though no request is seen in it; none when
-// it rests. Requests that are over soon may follow each other without a rest: what they used
-// together says nothing of one.
+// unseen is the work of a pod that uses CPU though no request is seen in it; none while it
+// rests. Quick requests may follow each other without a rest, so that what they used together
+// says nothing about one of them.
 func (r *reflex) unseen(e *entry) []work {
 	a, ok := r.activity(e)
 	if !ok || a.used < leastUse {
@@ -140,7 +140,7 @@ func (r *reflex) unseen(e *entry) []work {
 	return []work{w}
 }
 
-// activity is what the pod does that no flight tells of.
+// activity returns what the pod does apart from known flights, and whether it is busy now.
 func (r *reflex) activity(e *entry) (activity, bool) {
 	c := r.sampled.get(e.pod)
 	if c == nil || c.id != e.info.container {

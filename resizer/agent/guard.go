@@ -7,40 +7,40 @@ import (
 	"slices"
 )
 
-// A container that uses more than guardFrom of its memory limit, in eighths, is slowed down in the
-// last eighth of it until the limit is raised: the kernel has it wait the longer the further it
-// goes on, in all for seconds. It is let go when it uses less than guardUntil.
+// A container that uses more than guardFrom eighths of its memory limit is slowed down in the last
+// eighth until the limit is raised: the further it goes, the longer the kernel has it wait, for
+// seconds in all. Its guard is taken off when it uses less than guardUntil eighths.
 //
-// One whose limit is about to be lowered is guarded by what that will be, however little it uses: the
-// kubelet looks at what is in use a while before it sets the limit, and a request that grows
-// beyond it meanwhile would be killed.
+// A container whose limit is about to be lowered is guarded by the new limit, however little it
+// uses: the kubelet looks at what is in use a while before it sets the limit, and a request that
+// grows beyond the limit meanwhile would be killed.
 const (
 	guardFrom, guardUntil, guardAt, guardParts = 4, 3, 7, 8
 )
 
 var pageSize = int64(os.Getpagesize())
 
-// guardOf is the use, in bytes, beyond which a container with a memory limit is slowed down. The
+// guardOf is the use, in bytes, beyond which a container with that memory limit is slowed down. The
 // kernel counts in pages.
 func guardOf(limit int64) int64 { return limit / guardParts * guardAt / pageSize * pageSize }
 
-// isGuard says that some agent may have set a guard, of one of the limits or of one before or after:
-// what is asked for is a multiple of needStep.
+// isGuard reports whether an agent may have set the guard at, for one of limits or for an earlier or
+// later one: the limits for which agents ask are multiples of needStep.
 func isGuard(at int64, limits ...int64) bool {
 	return at%guardAt == 0 && at/guardAt*guardParts%needStep == 0 ||
 		slices.ContainsFunc(limits, func(limit int64) bool { return at == guardOf(limit) })
 }
 
-// guard is what of a container's memory its use is slowed down beyond.
+// guard is the memory use beyond which a container is slowed down.
 type guard struct {
-	at    int64 // bytes, as the kernel was told last; 0 is nothing
-	known bool  // what it was told before the agent came
-	// others says that it is another's to set, or that the kernel has no such thing.
+	at    int64 // bytes, as last told to the kernel; 0 is none
+	known bool  // the guard from before this agent was read
+	// others says that the guard is somebody else's to set, or that the kernel has no guards.
 	others bool
 }
 
-// guardMemory sets the container's guard to what the last sample asks for. What an earlier agent left
-// is like one's own.
+// guardMemory sets the container's guard to what the last sample calls for. It treats a guard that an
+// earlier agent left as its own.
 func (c *container) guardMemory() error {
 	c.guarding.Lock()
 	defer c.guarding.Unlock()
@@ -51,8 +51,7 @@ func (c *container) guardMemory() error {
 	return c.setGuard(at)
 }
 
-// guardDue is where the guard is to be by the last sample, and says whether that is another place than
-// where it is.
+// guardDue returns where the guard is to be by the last sample, and whether it is elsewhere now.
 func (c *container) guardDue() (at int64, another bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -84,16 +83,16 @@ func (c *container) guardDue() (at int64, another bool, err error) {
 	if !c.rescuable.Load() || guardParts*last.Memory <= from*limit {
 		at = 0
 	}
-	// A write of less than is in use would wait for the kernel to reclaim that, and so would whoever
-	// takes samples.
+	// A write of less than is in use would wait while the kernel reclaims the excess, and the goroutine
+	// that takes samples would wait with it.
 	if at != g.at && last.Memory >= at {
 		at = 0
 	}
 	return at, at != g.at, nil
 }
 
-// setGuard tells the kernel. The caller holds guarding, and not mu: more may be in use by now than was
-// sampled, and while the kernel reclaims it, the safeguards of all containers must not wait for this one's samples.
+// setGuard writes the guard. The caller holds guarding, but not mu: more may be in use by now than was sampled,
+// and while the kernel reclaims it, the safeguards of all containers must not wait for this one's samples.
 func (c *container) setGuard(at int64) error {
 	err := c.cgroup.GuardMemory(at)
 	c.mu.Lock()
@@ -115,7 +114,7 @@ func (c *container) release() error {
 	return c.takeGuardOff()
 }
 
-// takeGuardOff does, for who holds guarding.
+// takeGuardOff is release for a caller that holds guarding.
 func (c *container) takeGuardOff() error {
 	if c.guard.at == 0 {
 		return nil
@@ -123,12 +122,12 @@ func (c *container) takeGuardOff() error {
 	return c.setGuard(0)
 }
 
-// guardMemory has a container that may get more memory not be killed before it does.
+// guardMemory keeps a container that may get more memory from being killed before it does.
 func (a *Agent) guardMemory(ctx context.Context, s sampledPod) {
 	a.failedSample(ctx, s.pod, s.guardMemory())
 }
 
-// releaseAll takes all guards off, of an agent that stops.
+// releaseAll takes all guards off when the agent stops.
 func (a *Agent) releaseAll(ctx context.Context) {
 	for _, s := range a.containers.all() {
 		a.failedSample(ctx, s.pod, s.release())

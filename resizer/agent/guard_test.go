@@ -12,13 +12,13 @@ import (
 	"libra.dev/libra/resizer/cgroup/cgrouptest"
 )
 
-// guardedCgroup is one whose guard is set, if the kernel has such a thing.
+// guardedCgroup is a cgroup whose guard can be set, if the kernel has guards.
 type guardedCgroup struct {
 	cgroup.Reading
 	unguarded
 	guard, writes int64
 	cannot        bool
-	writing       func() // is called while the guard is written
+	writing       func() // called while the guard is written
 }
 
 func (c *guardedCgroup) Read() (cgroup.Reading, error)    { return c.Reading, nil }
@@ -38,8 +38,8 @@ func (c *guardedCgroup) GuardMemory(bytes int64) error {
 	return nil
 }
 
-// A container is slowed down near its limit while it uses more than half of it and is to get more,
-// and where that is follows the limit as soon as that is raised.
+// A container that uses more than half of its limit, and may get more, is slowed down near the limit.
+// The guard follows the limit as soon as that is raised.
 func TestGuard(t *testing.T) {
 	const limit = 128 * mib
 	at := int64(0)
@@ -86,7 +86,7 @@ func TestGuard(t *testing.T) {
 	}
 }
 
-// A limit that is about to be lowered is guarded by what it will be, however little is in use.
+// A container whose limit is about to be lowered is guarded by the new limit, however little is in use.
 func TestGuardOfALimitThatIsLowered(t *testing.T) {
 	made := &guardedCgroup{Reading: cgroup.Reading{Memory: mib, Limit: api.Resources{MemoryBytes: 384 * mib}}}
 	c := &container{cgroup: made}
@@ -117,7 +117,7 @@ func TestGuardOfALimitThatIsLowered(t *testing.T) {
 	}
 }
 
-// A limit that cannot be lowered, because more is in use, is guarded as it is.
+// If a limit cannot be lowered because more is in use, the guard is that of the limit in force.
 func TestGuardOfALimitThatCannotBeLowered(t *testing.T) {
 	made := &guardedCgroup{Reading: cgroup.Reading{Memory: 300 * mib, Limit: api.Resources{MemoryBytes: 384 * mib}}}
 	c := &container{cgroup: made}
@@ -131,7 +131,7 @@ func TestGuardOfALimitThatCannotBeLowered(t *testing.T) {
 	}
 }
 
-// A guard by the limit to come of an agent that died before it came is its successor's.
+// An agent takes over a guard that its predecessor set by a limit to come and died before that came.
 func TestGuardOfBeforeByALimitToCome(t *testing.T) {
 	const owed = 100_000_000 // what owners write need not be whole steps
 	made := &guardedCgroup{guard: guardOf(owed), Reading: cgroup.Reading{Memory: mib, Limit: api.Resources{MemoryBytes: 384 * mib}}}
@@ -153,7 +153,7 @@ func TestGuardOfBeforeByALimitToCome(t *testing.T) {
 	}
 }
 
-// What an earlier agent left is taken off, and what others set is theirs.
+// A guard that an earlier agent left is taken off, and one that others set is left alone.
 func TestGuardOfBefore(t *testing.T) {
 	const limit = 128 * mib
 	for name, tc := range map[string]struct{ found, want int64 }{
@@ -206,8 +206,8 @@ func TestNoGuards(t *testing.T) {
 	}
 }
 
-// While the kernel takes its time over a guard, nobody waits for what was sampled of the container, nor
-// for what there is of others.
+// While the kernel takes its time over a guard, nobody waits for the container's samples, nor for the
+// list of containers.
 func TestNobodyWaitsForAGuard(t *testing.T) {
 	made := &guardedCgroup{Reading: cgroup.Reading{Memory: 100 * mib, Limit: api.Resources{MemoryBytes: 128 * mib}}}
 	all, c := newContainers(), &container{cgroup: made}
@@ -243,7 +243,7 @@ func TestNobodyWaitsForAGuard(t *testing.T) {
 	}
 }
 
-// A guard is written beside what samples the container.
+// A guard can be written while the container is sampled.
 func TestGuardBesideSamples(t *testing.T) {
 	opened, err := cgroup.Open(cgrouptest.Tree(t, cgrouptest.V2(filepath.Join("kubepods", id))), id)
 	if err != nil {

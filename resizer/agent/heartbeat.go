@@ -9,14 +9,14 @@ import (
 	"libra.dev/libra/pkg/pool"
 )
 
-// beatEvery is how often the pool hears of the node when nothing changes.
+// beatEvery is how often the agent sends a heartbeat when nothing changes.
 const beatEvery = time.Second
 
-// mostBytes is the largest volume that the pool takes.
+// mostBytes is the largest volume that the pool accepts.
 const mostBytes = int64(1) << 40
 
-// beat tells the pool what the node can lend, and who takes part. onTime is when a
-// second has passed, over which idle CPU is measured.
+// beat tells the pool what the node can lend, and which pods take part. onTime says that
+// a second has passed, over which idle CPU is measured.
 func (r *reflex) beat(ctx context.Context, onTime bool) {
 	now := r.clock.Now()
 	if onTime {
@@ -26,10 +26,10 @@ func (r *reflex) beat(ctx context.Context, onTime bool) {
 	r.metrics.lendableCPU.Record(ctx, lendable.CPUMilli)
 	r.metrics.lendableMem.Record(ctx, lendable.MemoryBytes)
 	if r.state.Epoch == "" || r.lost {
-		return // there is none yet to say it of
+		return // there is no epoch to say it of
 	}
 	if !r.pods.introduced() {
-		r.beatDue = false // it is again as soon as the pods are known
+		r.beatDue = false // set again as soon as the pods are known
 		return
 	}
 	hb := pool.Heartbeat{
@@ -49,12 +49,12 @@ func (r *reflex) beat(ctx context.Context, onTime bool) {
 	r.beatDue = false
 }
 
-// rested are those that use no CPU now of the pods in which there may be what the pool does not
-// know. It may wait for something, and needs nothing of what its pod is owed meanwhile.
+// rested returns the pods that may have invocations unknown to the pool but use no CPU now. Such
+// an invocation may wait for something, and meanwhile needs nothing of what its pod is owed.
 func (r *reflex) rested() (pods []string) {
 	unseen := slices.Clone(r.state.Unseen)
 	if !r.state.Open {
-		// The heartbeat that opens a node makes all unseen that take part.
+		// The heartbeat that opens a node makes every pod that takes part unseen.
 		for _, e := range r.entries {
 			if e.takesPart() {
 				unseen = append(unseen, e.pod)
@@ -71,8 +71,8 @@ func (r *reflex) rested() (pods []string) {
 	return pods
 }
 
-// lendable is the most that may be on loan: what borrowers use of it already, and
-// what of the node is idle, less a reserve. It is nothing when that is not known.
+// lendable is the most that may be on loan: what borrowers already use of it, and what the
+// node has idle, less a reserve. It is zero when that is not known.
 func (r *reflex) lendable(ctx context.Context, now time.Time, onTime bool) api.Resources {
 	if onTime {
 		usedMilli := r.borrowedCPU(now)
@@ -104,7 +104,7 @@ func (r *reflex) unknownIdle(ctx context.Context, err error) {
 	r.log.Error(err, "nothing is lent, because what the node has idle is not known")
 }
 
-// lendableCPU is in milli CPU; 0 before there is a time to measure over.
+// lendableCPU is in milli CPU; 0 until there is a time to measure over.
 func lendableCPU(usedMilli int64, before, after cpuTimes) int64 {
 	if before.total == 0 {
 		return 0
@@ -112,8 +112,8 @@ func lendableCPU(usedMilli int64, before, after cpuTimes) int64 {
 	return max(0, usedMilli+after.idleMilli(before)-after.cpus*1000/reservePart)
 }
 
-// useOfCPU is how much CPU the node has and how much of it was idle, in milli CPU; nothing before
-// there is a time to measure over.
+// useOfCPU is how much CPU the node has and how much of it was idle, in milli CPU; 0 until there
+// is a time to measure over.
 func useOfCPU(before, after cpuTimes) (capacityMilli, idleMilli int64) {
 	if before.total == 0 {
 		return 0, 0
@@ -126,8 +126,8 @@ func lendableMemory(used int64, node nodeMemory, pins int64) int64 {
 	return max(0, min(mostBytes, node.total/memoryPart-pins, used+node.available-node.total/reservePart-pins))
 }
 
-// borrowedCPU is what borrowers used above their user allocations since it was asked
-// last, in milli CPU.
+// borrowedCPU is what borrowers used above their user allocations since the last call, in
+// milli CPU.
 func (r *reflex) borrowedCPU(now time.Time) int64 {
 	var used int64
 	for _, e := range r.entries {

@@ -34,11 +34,11 @@ import (
 	"libra.dev/libra/resizer/cgroup/cgrouptest"
 )
 
-// idleNode is a pool to which the node has plenty of idle CPU, whatever else runs on
-// the machine of the test.
+// idleNode is a pool that hears that the node has plenty of idle CPU, whatever else runs on the
+// test machine.
 type idleNode struct {
 	*pool.Redis
-	pods *atomic.Int64 // that the last heartbeat has named
+	pods *atomic.Int64 // that the last heartbeat named
 }
 
 func (n idleNode) Heartbeat(ctx context.Context, node string, hb pool.Heartbeat) (bool, error) {
@@ -60,9 +60,9 @@ type site struct {
 	pods    []*corev1.Pod
 	seen    map[string]cgroup.Container // by pod
 	made    map[string]*cgrouptest.Container
-	named   *atomic.Int64 // pods, by the last heartbeat of the agent made last
+	named   *atomic.Int64 // pods in the last heartbeat of the newest agent
 	begun   int
-	load    *cgrouptest.Load // of the borrower, once something was lent
+	load    *cgrouptest.Load // of the borrower, once something is lent
 }
 
 func newSite(t *testing.T) *site {
@@ -84,7 +84,7 @@ func newSite(t *testing.T) *site {
 
 	for _, name := range []string{"donor", "borrower"} {
 		made := cgrouptest.New(t)
-		made.Prefer() // or it may not come to use what it has
+		made.Prefer() // or it may not get to use what it has
 		s.root = made.Root
 		c, err := cgroup.Open(made.Root, made.ID)
 		if err != nil {
@@ -141,7 +141,7 @@ func (s *site) agent() *Agent {
 	return a
 }
 
-// make makes an agent of the node, and what is to tell it of the pods.
+// make makes an agent of the node, and the Tracker that tells it of the pods.
 func (s *site) make(kube client.Reader) (*Agent, *Tracker) {
 	s.Helper()
 	settings := Settings{Node: node, CgroupRoot: s.root, JournalDir: s.journal, ProcRoot: "/proc", SampleLowered: 10 * time.Millisecond,
@@ -158,7 +158,7 @@ func (s *site) make(kube client.Reader) (*Agent, *Tracker) {
 // run runs an agent until end is called.
 func (s *site) run(start func(context.Context) error) (end func()) { return runPart(s.T, start) }
 
-// crashing is Start of an agent that is killed in the end: it gives nothing back.
+// crashing is the Start of an agent that is killed at the end: it gives nothing back.
 func crashing(a *Agent) func(context.Context) error {
 	return func(ctx context.Context) error {
 		if err := a.lockJournal(ctx); err != nil {
@@ -179,10 +179,11 @@ func (s *site) signal(sig syscall.Signal) {
 	}
 }
 
-// lend begins invocations of which one lends 200m to the other, which uses it, and returns the donor.
+// lend begins two invocations: the donor lends 200m to the borrower, which uses it. lend returns
+// the donor.
 func (s *site) lend() (donor string) {
 	s.Helper()
-	// A pod that begins an invocation before the agent names it lends nothing in it.
+	// A pod lends nothing in an invocation that begins before the agent names the pod.
 	eventually(s.T, "the pool is open to both pods", func() bool {
 		state, err := s.pools.Read(s.Context(), node)
 		return err == nil && state.Open && s.named.Load() == int64(len(s.pods))
@@ -208,7 +209,7 @@ func (s *site) lend() (donor string) {
 	return donor
 }
 
-// end ends an invocation, and those that have begun with it.
+// end ends a donor's invocation, and the one that began with it.
 func (s *site) end(donor string) {
 	s.Helper()
 	for _, id := range []string{donor, strings.Replace(donor, "donor", "borrower", 1)} {
@@ -234,9 +235,8 @@ func (s *site) until(what string, donor, borrower int64) {
 	})
 }
 
-// Loans of a real pool come into force in real cgroups, and end there: with the
-// invocation, when an agent that was killed is followed by another, when Redis hangs,
-// and when the agent stops.
+// Loans of a real pool come into force in real cgroups. They end there with the invocation, when
+// another agent follows one that was killed, when Redis hangs, and when the agent stops.
 func TestWithRedisAndCgroups(t *testing.T) {
 	s := newSite(t)
 	a := s.agent()
@@ -269,8 +269,8 @@ func TestWithRedisAndCgroups(t *testing.T) {
 	}
 }
 
-// Who has no prediction borrows by what it turns out to want, here of an idle donor, and gives back
-// what it does not use.
+// An invocation without a prediction borrows by what it turns out to want, here from an idle donor,
+// and gives back what it does not use.
 func TestWantsAreFoundByUse(t *testing.T) {
 	s := newSite(t)
 	s.run(s.agent().Start)
@@ -295,8 +295,8 @@ func TestWantsAreFoundByUse(t *testing.T) {
 	s.until("it wants some again", 100, 900)
 }
 
-// An agent that starts while there is neither an API server nor Redis gives back what the
-// one before it owed.
+// An agent that starts without an API server and without Redis gives back what the one before it
+// owed.
 func TestStartWithoutAPIServer(t *testing.T) {
 	s := newSite(t)
 	kill := s.run(crashing(s.agent()))

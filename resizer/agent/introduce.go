@@ -11,34 +11,36 @@ import (
 )
 
 const (
-	// introduceEvery is how often an agent that begins looks whether it knows its pods.
+	// introduceEvery is how often a starting agent checks whether it knows its pods.
 	introduceEvery = 100 * time.Millisecond
-	// introducePatience is how long the others wait for a pod that cannot be looked at. What they use of
-	// memory is told long before the controller takes limits back without being told.
+	// introducePatience is how long the other pods wait for one that cannot be looked at. It is short,
+	// so that the controller hears what memory they use long before it would take limits back without
+	// hearing.
 	introducePatience = 10 * time.Second
 )
 
-// introduction is what is to come before an agent that begins speaks for the node's pods. One that knew none
-// would be believed: limits of memory in use would be lowered, and a new epoch begin without what may
-// go on in the pods since the last one. The zero value is of an agent that speaks for those that it knows.
+// introduction is what must happen before a starting agent speaks for the node's pods. An agent
+// that knew no pods would be believed: limits of memory in use would be lowered, and a new epoch
+// would begin without what may go on in the pods since the last one. The zero value is an agent
+// that speaks for the pods that it knows.
 type introduction struct {
-	// awaited says that the pods which there are may not all be known, and hidden that the reflex does
+	// awaited says that some of the node's pods may not be known yet, and hidden that the reflex does
 	// not know them.
 	awaited, hidden bool
-	looked          map[string]struct{} // pods that were looked at, by the settings
+	looked          map[string]struct{} // pods looked at with the cluster's settings
 }
 
-// claimed notes that the reflex knows what is known now.
+// claimed notes that the reflex knows all that is known now.
 func (i *introduction) claimed() { i.hidden = i.awaited }
 
-// await has the agent not speak for its pods until introduce is called.
+// await keeps the agent from speaking for its pods until introduce is called.
 func (p *podInfos) await() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.introduction = introduction{awaited: true, hidden: true, looked: map[string]struct{}{}}
 }
 
-// looked notes that a pod was looked at, by the settings.
+// looked notes that a pod was looked at with the cluster's settings.
 func (p *podInfos) looked(pod string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -47,7 +49,7 @@ func (p *podInfos) looked(pod string) {
 	}
 }
 
-// unlooked are those of the pods that were not.
+// unlooked returns the names of the pods that were not looked at.
 func (p *podInfos) unlooked(pods []corev1.Pod) (names []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -60,7 +62,7 @@ func (p *podInfos) unlooked(pods []corev1.Pod) (names []string) {
 	return names
 }
 
-// introduce has the agent speak for its pods, as soon as the reflex knows them.
+// introduce lets the agent speak for its pods as soon as the reflex knows them.
 func (p *podInfos) introduce() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -68,17 +70,17 @@ func (p *podInfos) introduce() {
 	signal(p.changed)
 }
 
-// introduced says that the agent speaks for its pods.
+// introduced says whether the agent speaks for its pods.
 func (p *podInfos) introduced() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return !p.introduction.hidden
 }
 
-// introduce has the agent speak for its pods once each that there is was looked at by the cluster's settings,
-// and without one that cannot be when that has lasted.
+// introduce lets the agent speak for its pods once every pod has been looked at with the cluster's
+// settings. After introducePatience it goes on without the pods that cannot be looked at.
 func (t *Tracker) introduce(ctx context.Context) error {
-	var since time.Time // since when it is known which pods there are
+	var since time.Time // when the pods were first listed
 	for ; ctx.Err() == nil; backoff.Pause(ctx, t.clock, introduceEvery) {
 		var pods corev1.PodList
 		// The first List waits for the API server.

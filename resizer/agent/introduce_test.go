@@ -19,8 +19,8 @@ import (
 	"libra.dev/libra/resizer/cgroup/cgrouptest"
 )
 
-// The pool hears nothing of an agent that does not know the node's pods: it would take it that there are
-// none, and who resizes would, too.
+// An agent that does not know the node's pods tells the pool nothing: the pool would take it that
+// there are none, and so would the controller.
 func TestNothingIsToldBeforeThePodsAreKnown(t *testing.T) {
 	g := newTestRig(t)
 	g.pods.await()

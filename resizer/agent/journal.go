@@ -23,12 +23,12 @@ const (
 	journalUnfinished = ".new"
 )
 
-// errHeld is a journal that another agent holds.
+// errHeld says that another agent holds the journal.
 var errHeld = errors.New("another agent of this node holds it")
 
 var containerIDPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$`)
 
-// debt is what the agent owes a container that it has changed or is about to.
+// debt is what the agent owes a container that it has changed or is about to change.
 type debt struct {
 	Version    int           `json:"v"`
 	Container  string        `json:"container"`
@@ -37,16 +37,15 @@ type debt struct {
 	Allocation api.Resources `json:"allocation"` // zero where the user set no limit
 }
 
-// journal keeps debts in a folder, a file each, so that they outlive the agent. They
-// need not outlive the machine, which takes the containers with it: nothing is
-// flushed to the disk.
+// journal keeps debts in a directory, a file each, so that they outlive the agent. They need not
+// outlive the machine, which takes the containers with it, so nothing is flushed to disk.
 type journal struct {
 	dir  string
 	lock *os.File
 }
 
-// openJournal makes the folder if it is not there, and locks it until close. It
-// fails with errHeld while another has it, and while one that ends removes it.
+// openJournal creates the directory if it is missing, and locks it until close. It fails with
+// errHeld while another agent holds the lock, and while an agent that ends removes it.
 func openJournal(dir string) (*journal, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("making the journal's folder: %w", err)
@@ -65,7 +64,7 @@ func openJournal(dir string) (*journal, error) {
 	return &journal{dir: dir, lock: lock}, nil
 }
 
-// named says whether a file still has its name: one that has not locks nothing.
+// named says whether a file still has its name: one that has lost it locks nothing.
 func named(f *os.File) bool {
 	held, err := f.Stat()
 	if err != nil {
@@ -75,8 +74,8 @@ func named(f *os.File) bool {
 	return err == nil && os.SameFile(held, there)
 }
 
-// close lets go of the journal. Where nothing is owed, nothing of it is left on the node but its own
-// folder, which the kubelet made.
+// close releases the journal. If nothing is owed, it leaves nothing on the node but the journal's
+// own directory, which the kubelet made.
 func (j *journal) close() error {
 	entries, err := os.ReadDir(j.dir)
 	if err == nil && !slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return e.Name() != journalLock }) {
@@ -85,8 +84,9 @@ func (j *journal) close() error {
 	return errors.Join(err, j.lock.Close())
 }
 
-// load reads all debts, and says what it could not read, which stays: it may be what
-// a newer agent owes. What was never finished was owed to nobody, and is removed.
+// load reads all debts and returns an error for each file that it could not read. Such a file
+// stays: it may be a newer agent's debt. Unfinished files are removed, since nothing was owed for
+// them yet.
 func (j *journal) load() (debts []debt, unread []error) {
 	entries, err := os.ReadDir(j.dir)
 	if err != nil {
@@ -131,13 +131,13 @@ func (j *journal) read(name string) (debt, error) {
 	return d, nil
 }
 
-// put writes a debt, in place of any of its container.
+// put writes a debt, replacing any earlier one to its container.
 func (j *journal) put(d debt) error {
 	d.Version = journalVersion
 	return j.write(d.Container, journalSuffix, d.Pod, d)
 }
 
-// write writes what is owed to a container, in place of what was there.
+// write writes what is owed to a container, replacing what was there.
 func (j *journal) write(container, suffix, pod string, owed any) error {
 	if !containerIDPattern.MatchString(container) {
 		return fmt.Errorf("container id %q cannot name a file of the journal: it must match %s", container, containerIDPattern)

@@ -113,7 +113,8 @@ func TestJournalOfWeights(t *testing.T) {
 	}
 }
 
-// Who uninstalls finds nothing on the node; who restarts an agent that owes something finds that.
+// Uninstalling leaves nothing on the node, and an agent that restarts while it owes something
+// finds that.
 func TestAJournalThatOwesNothingLeavesNothing(t *testing.T) {
 	dir := t.TempDir()
 	left := func(of *journal) (names []string) {
@@ -154,7 +155,7 @@ func TestAJournalThatOwesNothingLeavesNothing(t *testing.T) {
 	}
 }
 
-// One that was opened before its name went would be held beside the next.
+// A lock opened before its name went away could be held beside the next one.
 func TestALockWithoutItsNameLocksNothing(t *testing.T) {
 	path := filepath.Join(t.TempDir(), journalLock)
 	f, err := os.Create(path)

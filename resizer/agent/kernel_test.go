@@ -34,7 +34,7 @@ import (
 
 const mib = 1 << 20
 
-// owed is so little memory that four times as much is within a quarter of a small machine's.
+// owed is so little memory that four times as much fits a quarter of a small machine's.
 var owed = api.Resources{CPUMilli: 500, MemoryBytes: 64 * mib}
 
 const donor, borrower = "default/donor", "default/borrower"
@@ -105,7 +105,7 @@ func newGroup(t *testing.T) *group {
 	return g
 }
 
-// until waits for a CPU limit to be in force. That of memory is what it was.
+// until waits for a CPU limit to be in force, with the memory limit unchanged.
 func (g *group) until(milli int64) {
 	g.Helper()
 	ctx, cancel := context.WithTimeout(g.Context(), time.Minute)
@@ -131,7 +131,7 @@ func (g *group) until(milli int64) {
 
 // onKernel is an agent with two containers in this machine's own cgroups.
 type onKernel struct {
-	// resize has the spec of a pod have another memory limit, in bytes.
+	// resize gives a pod's spec another memory limit, in bytes.
 	resize func(pod string, memory int64)
 	*testing.T
 	pool            *lentPool
@@ -197,7 +197,7 @@ func runOnKernel(t *testing.T) *onKernel {
 	return k
 }
 
-// owners makes what owners configured the source of all that is lent.
+// owners makes the source owners everywhere.
 type owners struct{}
 
 func (owners) For(string) settings.Settings {
@@ -263,8 +263,8 @@ func TestKernelSafeguard(t *testing.T) {
 	l.Do("ping")
 }
 
-// A container that comes near its memory limit is told of before the kernel kills it, and more
-// of it is asked for as it grows.
+// A container that comes near its memory limit is reported before the kernel kills it, and
+// more is asked for as it grows.
 func TestKernelRescue(t *testing.T) {
 	k := runOnKernel(t)
 	l := k.donor.made.Start(t)
@@ -296,8 +296,9 @@ func TestKernelRescue(t *testing.T) {
 	}
 }
 
-// A container that grows beyond its memory limit is slowed down until that is raised, and not
-// killed, though the raise takes as long as a kubelet may take that has just handled the pod.
+// A container that grows beyond its memory limit is slowed down until the limit is raised, and
+// not killed, though the raise takes as long as it may with a kubelet that has just handled
+// the pod.
 func TestKernelGuard(t *testing.T) {
 	const late = time.Second
 	k := runOnKernel(t)
@@ -341,7 +342,7 @@ func TestKernelGuard(t *testing.T) {
 	}
 }
 
-// What the runtime puts back is lowered again, and the end of the agent restores all.
+// The agent lowers again what the runtime puts back, and restores everything when it ends.
 func TestKernelStaleValuesAndEnd(t *testing.T) {
 	k := runOnKernel(t)
 	k.lend(api.Resources{CPUMilli: 200})

@@ -18,26 +18,26 @@ import (
 )
 
 const (
-	// allocationsKept are more Revisions than have pods on one node.
+	// allocationsKept is more Revisions than have pods on one node.
 	allocationsKept = 1024
 	revisionTimeout = 5 * time.Second
 )
 
-// Lending tells how far Libra goes with a pod, and where what is lent comes from. It is
-// what settings.Live is to the agent.
+// Lending says how far Libra goes with a pod, and what the source of its CPU is. It is the part of
+// settings.Live that the agent needs.
 type Lending interface {
-	// Synced says that the settings are the cluster's.
+	// Synced says whether the settings are the cluster's.
 	Synced() bool
-	// For are the settings of a namespace's functions.
+	// For returns the settings of a namespace's functions.
 	For(namespace string) settings.Settings
 	Source(namespace, node string) api.Source
 	Settings() settings.Settings
-	// OnChange has f called after each change. f does not wait.
+	// OnChange registers f to be called after each change. f must not block.
 	OnChange(f func())
 }
 
-// allocations tells what pods are owed, by their Revisions: a pod's own spec is changed by
-// resizes. A Revision's never changes, so each is read once.
+// allocations finds what pods are owed in their Revisions, because resizes change a pod's own spec.
+// A Revision's spec never changes, so each is read once.
 type allocations struct {
 	revisions client.Reader
 
@@ -45,7 +45,7 @@ type allocations struct {
 	byUID map[types.UID]api.Resources
 }
 
-// of is the user allocation of a pod; zero of a resource of which its Revision sets no limit.
+// of returns the user allocation of a pod. A resource for which the Revision sets no limit is zero.
 func (a *allocations) of(ctx context.Context, pod *corev1.Pod) (api.Resources, error) {
 	uid := types.UID(pod.Labels[serving.RevisionUID])
 	a.mu.Lock()
@@ -70,11 +70,10 @@ func (a *allocations) of(ctx context.Context, pod *corev1.Pod) (api.Resources, e
 	return allocation, nil
 }
 
-// lend says of a pod what it is owed, where its CPU comes from, and whether its weight may
-// change.
+// lend fills in what a pod is owed, where its CPU comes from, and whether its weight may change.
 func (t *Tracker) lend(ctx context.Context, pod *corev1.Pod, info *podInfo) error {
-	// Of a pod that only observes, and before the settings are known, nothing is different, but that it may have
-	// more memory yet, and use it.
+	// Nothing changes for a pod that only observes, or before the settings are known, except that the
+	// pod may still have, and use, more memory than it is owed.
 	set := t.lending.For(pod.Namespace)
 	mode := set.ModeOf(pod.Annotations)
 	info.safeguardPercent = set.SafeguardPercent
@@ -103,8 +102,8 @@ func (t *Tracker) lend(ctx context.Context, pod *corev1.Pod, info *podInfo) erro
 	return err
 }
 
-// ceilingOf is how much CPU a pod may use of what the node has idle. The controller tells the
-// user of a bound that cannot be read.
+// ceilingOf returns the pod's ceiling: how much CPU it may use of what the node has idle. The
+// controller tells the user about a bound that cannot be read.
 func (t *Tracker) ceilingOf(ctx context.Context, pod *corev1.Pod, allocationMilli int64, set settings.Settings) (milli int64, err error) {
 	var node corev1.Node
 	if err := t.kube.Get(ctx, types.NamespacedName{Name: pod.Spec.NodeName}, &node); err != nil {

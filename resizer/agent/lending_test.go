@@ -102,8 +102,8 @@ func TestTrackerFollowsSettingsAndRevisions(t *testing.T) {
 	}
 }
 
-// A pod that borrowed before its mode became observe may use what it has beyond its own, and another agent than this
-// knows what that is.
+// A pod that borrowed before its mode became observe may use what it has beyond its own, and even a
+// new agent knows what its own is.
 func TestMemoryOwedOfObservers(t *testing.T) {
 	options, err := ManagerOptions("n1")
 	if err != nil {
@@ -125,7 +125,7 @@ func TestMemoryOwedOfObservers(t *testing.T) {
 	}
 }
 
-// What a pod is owed of memory is known from before, while its Revision cannot be read.
+// The agent remembers what memory a pod is owed while its Revision cannot be read.
 func TestMemoryOwedIsKept(t *testing.T) {
 	p := newPodInfos()
 	p.set("default/p", podInfo{container: id, allocation: userLimits, memoryOwed: userLimits.MemoryBytes})

@@ -13,11 +13,11 @@ import (
 
 const (
 	poolTimeout = time.Second
-	// readEvery is how often the state is read though nothing woke the agent: it tells
-	// that Redis is there, whose leases have run out, and what was not heard of.
+	// readEvery is how often the state is read though nothing woke the agent. The reading shows that
+	// Redis is there, which leases have run out, and what the agent did not hear of.
 	readEvery = time.Second
-	// readGap is the least time from one reading of the state to the next: one tells all that
-	// woke the agent meanwhile.
+	// readGap is the least time between two readings of the state: one reading covers everything
+	// that woke the agent meanwhile.
 	readGap = 2 * time.Millisecond
 )
 
@@ -29,26 +29,26 @@ type Pool interface {
 	Ask(ctx context.Context, node, pod string, milli int64) error
 }
 
-// news is a state, and when it was asked for.
+// news is a state and the time at which it was asked for.
 type news struct {
 	state pool.State
 	asked time.Time
 }
 
-// link talks to the pool for the reflex, which never waits for Redis: a Redis that
-// hangs must not keep a donor from its own.
+// link talks to the pool for the reflex, which never waits for Redis: a Redis that hangs must not
+// keep a donor from getting its CPU back.
 type link struct {
 	clock   clock.WithTicker
 	pool    Pool
 	node    string
 	metrics *metrics
-	readAt  time.Time // when the state was last read; run's alone
+	readAt  time.Time // when the state was last read; only run uses it
 
-	woken  chan struct{}       // of capacity 1, as are all here: the latest counts
+	woken  chan struct{}       // like all channels here, of capacity 1: the latest counts
 	beats  chan pool.Heartbeat // to send
 	states chan news           // for the reflex
 
-	strikes *pending[bool]  // whether it was idle
+	strikes *pending[bool]  // whether the pod was idle
 	asks    *pending[int64] // milli CPU
 }
 
@@ -63,8 +63,8 @@ func newLink(clk clock.WithTicker, p Pool, node string, m *metrics) *link {
 	}
 }
 
-// latest puts v into a channel of capacity 1, of which the caller is the only
-// writer, in place of what nobody has read yet.
+// latest puts v into a channel of capacity 1, replacing a value that nobody has read yet. The
+// caller must be the channel's only writer.
 func latest[T any](c chan T, v T) {
 	select {
 	case <-c:
@@ -80,13 +80,15 @@ func signal(c chan struct{}) {
 	}
 }
 
-// strike makes the pool revoke what a donor lends of its CPU, as it was seen.
+// strike makes the pool revoke what a donor lends of its CPU. idle says whether the donor was
+// idle when its use was seen.
 func (l *link) strike(pod string, idle bool) { l.strikes.put(pod, idle) }
 
-// ask has the pool lend a container so much CPU, if it can. Whoever wants it still asks again.
+// ask asks the pool to lend a container so much CPU, if it can. A container that still wants it
+// asks again.
 func (l *link) ask(pod string, milli int64) { l.asks.put(pod, milli) }
 
-// run makes the calls, one at a time, what revokes loans first.
+// run makes the calls, one at a time. Those that revoke loans come first.
 func (l *link) run(ctx context.Context) {
 	ticker := l.clock.NewTicker(readEvery)
 	defer ticker.Stop()
@@ -100,7 +102,7 @@ func (l *link) run(ctx context.Context) {
 			if gap := readGap - l.clock.Since(l.readAt); gap > 0 {
 				backoff.Pause(ctx, l.clock, gap)
 				select {
-				case <-l.woken: // what that was for is read now
+				case <-l.woken: // the reading that follows covers it
 				default:
 				}
 			}
@@ -145,13 +147,13 @@ func (l *link) read(ctx context.Context) error {
 	return nil
 }
 
-// revoke makes the pool revoke the loans of all donors that the safeguard restored.
-// What fails stays to be done.
+// revoke makes the pool revoke the loans of all donors that the safeguard restored. A call that
+// fails stays pending.
 func (l *link) revoke(ctx context.Context) error {
 	var failed error
 	for pod, idle := range l.strikes.take() {
 		callCtx, cancel := context.WithTimeout(ctx, poolTimeout)
-		err := failed // after the first, the next would only wait as long again
+		err := failed // after one failure, the next call would only wait as long again
 		if err == nil {
 			_, err = l.pool.Safeguard(callCtx, l.node, pod, idle)
 		}
@@ -165,8 +167,8 @@ func (l *link) revoke(ctx context.Context) error {
 	return failed
 }
 
-// sendAsks gives up at the first that fails, as the others would only wait as long again, and for
-// a strike, which no donor is to wait for.
+// sendAsks stops at the first failure, because the other calls would only wait as long again, and
+// for a strike, because no donor may wait for asks.
 func (l *link) sendAsks(ctx context.Context) {
 	for pod, milli := range l.asks.take() {
 		if len(l.strikes.some) > 0 {

@@ -24,7 +24,7 @@ func (p *countingPool) Read(context.Context, string) (pool.State, error) {
 }
 
 // However often the stream wakes the agent, it reads the state at a bounded rate, and
-// once more after the last time.
+// once more after the last wakeup.
 func TestReadingsAreBounded(t *testing.T) {
 	m, err := newMetrics(sdkmetric.NewMeterProvider())
 	if err != nil {

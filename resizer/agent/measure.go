@@ -11,29 +11,28 @@ import (
 const (
 	// sampleEvery is how often a container is read.
 	sampleEvery = 25 * time.Millisecond
-	// rankedEvery is how often one of the source node is, which needs nothing back in a hurry.
+	// rankedEvery is the interval for a container whose CPU comes from the source node: it needs
+	// nothing back in a hurry.
 	rankedEvery = 2 * sampleEvery
-	// restEvery is how often one is that rests, when the agent is told of requests that begin
-	// in it: then this is how soon it notices those that it is not told of.
+	// restEvery is the interval for a container that rests, when the agent is told of requests that
+	// begin in it. It is how soon the agent notices requests that it is not told of.
 	restEvery = 100 * time.Millisecond
-	// sleepEvery is how often one is that sleeps, unless more than half of its memory is in use: to
-	// read each of a hundred such ten times a second was most of what the agent did on a node at
-	// rest.
+	// sleepEvery is the interval for a container that sleeps, unless more than half of its memory is
+	// in use. Reading each of a hundred sleeping containers ten times a second was most of what the
+	// agent did on a node at rest.
 	sleepEvery = 500 * time.Millisecond
-	// peakWindow is the time over which CPU use is averaged: the period of a CPU
-	// quota, within which the kernel does not care how use is spread.
+	// peakWindow is the time over which CPU use is averaged: the period of a CPU quota, within which
+	// the kernel does not care how use is spread.
 	peakWindow = 100 * time.Millisecond
-	// leftOutEvery is how often one is in which requests are known to be, of which none is to be
-	// observed.
+	// leftOutEvery is the interval for a container in which requests are known to be, none of which is
+	// to be observed.
 	leftOutEvery = 200 * time.Millisecond
-	// longestGap is the longest time between two samples over which a peak could
-	// not hide.
+	// longestGap is the longest time between two samples in which no peak could hide.
 	longestGap = 250 * time.Millisecond
 )
 
-// together is a wait that is made longer, by less than sampleEvery, so that what is not in a
-// hurry is done at the same time: to wake up costs the agent as much as most of what it wakes
-// up for.
+// together lengthens a wait by less than sampleEvery, so that work that is not urgent happens at
+// the same time: waking up costs the agent as much as most of what it wakes up for.
 func together(now time.Time, wait time.Duration) time.Duration {
 	if wait < rankedEvery {
 		return wait
@@ -48,20 +47,20 @@ type sample struct {
 	cgroup.Reading
 }
 
-// measurement is what an invocation was seen to use. Between two samples use is taken to
-// be even, so that the CPU time is wrong by a part of what was used between the two
-// samples around each edge: at most sampleEvery on each CPU, which is much of a request
-// that uses no more than that, and nothing to a longer one.
+// measurement is what an invocation was seen to use. Use between two samples is taken to be even,
+// so the CPU time is off by part of what was used between the two samples around each edge. That is
+// at most sampleEvery on each CPU: much for a request that uses no more than that, and nothing for
+// a longer one.
 type measurement struct {
 	peak           api.Resources
 	cpuTime        time.Duration
 	limit          api.Resources // least in force; zero where there was none
-	limitAtPeak    api.Resources // in force when the peak was; zero where there was none
+	limitAtPeak    api.Resources // in force at the peak; zero where there was none
 	throttledShare float64       // 0 to 1
 }
 
-// measure looks at the time between from and to. ok is false when the samples,
-// which are in the order of time, do not cover it. Nothing is taken to be used in less time than the shortest.
+// measure measures the time between from and to. ok is false when the samples, which are in order
+// of time, do not cover it. Peak CPU is never averaged over less time than shortest.
 func measure(samples []sample, from, to time.Time, shortest time.Duration) (m measurement, ok bool) {
 	first := sort.Search(len(samples), func(i int) bool { return samples[i].at.After(from) }) - 1
 	last := sort.Search(len(samples), func(i int) bool { return !samples[i].at.Before(to) })
@@ -89,7 +88,7 @@ func measure(samples []sample, from, to time.Time, shortest time.Duration) (m me
 	return m, true
 }
 
-// least is the smaller of two limits, of which 0 is none.
+// least returns the smaller of two limits, where 0 means none.
 func least(a, b int64) int64 {
 	if a == 0 || b == 0 {
 		return max(a, b)
@@ -97,7 +96,7 @@ func least(a, b int64) int64 {
 	return min(a, b)
 }
 
-// most is the larger of two limits, of which 0 is none.
+// most returns the larger of two limits, where 0 means none.
 func most(a, b int64) int64 {
 	if a == 0 || b == 0 {
 		return 0
@@ -105,12 +104,11 @@ func most(a, b int64) int64 {
 	return max(a, b)
 }
 
-// peakCPUMilli is the most CPU used in any peakWindow between from and to, and the limit that
-// was in force then. The first and the last sample enclose them.
+// peakCPUMilli returns the most CPU used in any peakWindow between from and to, and the limit in
+// force then. The first and the last sample enclose that time.
 func peakCPUMilli(samples []sample, from, to time.Time, shortest time.Duration) (peak, limit int64) {
 	if to.Sub(from) <= peakWindow {
-		// Where between two samples so short a time lies is not known well: count all
-		// that was used around it.
+		// So short a time cannot be placed well between two samples: count everything used around it.
 		used := samples[len(samples)-1].CPU - samples[0].CPU
 		return milli(float64(used), max(to.Sub(from), shortest)), limitCPUMilli(samples, from, to)
 	}
@@ -134,9 +132,9 @@ func peakCPUMilli(samples []sample, from, to time.Time, shortest time.Duration) 
 	return milli(used, peakWindow), limitCPUMilli(samples, best, best.Add(peakWindow))
 }
 
-// limitCPUMilli is the mean of the limits in force between from and to, which the samples
-// enclose; 0 where there was none at some time. When between two samples a limit changed is not
-// known: the larger one is taken.
+// limitCPUMilli returns the mean of the limits in force between from and to, which the samples
+// enclose; 0 if there was none at some time. When exactly a limit changed between two samples is
+// not known, so the larger one counts.
 func limitCPUMilli(samples []sample, from, to time.Time) int64 {
 	var sum float64
 	for i := 1; i < len(samples); i++ {
@@ -161,12 +159,12 @@ func milli(used float64, in time.Duration) int64 {
 func cpuOf(s sample) time.Duration       { return s.CPU }
 func throttledOf(s sample) time.Duration { return s.Throttled }
 
-// between is by how much, in nanoseconds, a counter grew in a time within the samples.
+// between returns by how much a counter grew, in nanoseconds, during a time within the samples.
 func between(samples []sample, from, to time.Time, counter func(sample) time.Duration) float64 {
 	return interpolate(samples, to, counter) - interpolate(samples, from, counter)
 }
 
-// interpolate is a counter, in nanoseconds, at a time within the samples.
+// interpolate returns a counter, in nanoseconds, at a time within the samples.
 func interpolate(samples []sample, at time.Time, counter func(sample) time.Duration) float64 {
 	i := sort.Search(len(samples), func(i int) bool { return !samples[i].at.Before(at) })
 	after := samples[min(i, len(samples)-1)]

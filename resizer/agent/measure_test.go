@@ -19,8 +19,8 @@ var epoch = time.Unix(1_000_000, 0)
 
 func at(ms int) time.Time { return epoch.Add(time.Duration(ms) * time.Millisecond) }
 
-// steady are samples every 25 ms from start to end, in ms, of a container that uses
-// what use says at each.
+// steady returns samples every 25 ms from start to end, in ms, of a container that uses what
+// milliAt says at each.
 func steady(start, end int, limit api.Resources, milliAt func(ms int) int) []sample {
 	var samples []sample
 	var cpu time.Duration
@@ -77,7 +77,7 @@ func TestMeasure(t *testing.T) {
 		},
 		"lent more in the midst of it, and used": {
 			samples: with(steady(0, 1000, limit, burst), func(s []sample) {
-				for i := range s { // the window of the burst is half before and half after
+				for i := range s { // half of the burst's window is before and half after
 					if s[i].at.Before(at(550)) {
 						s[i].Limit = api.Resources{CPUMilli: 500, MemoryBytes: 600}
 					}
@@ -86,7 +86,7 @@ func TestMeasure(t *testing.T) {
 			want: measurement{
 				cpuTime: 158 * time.Millisecond, peak: api.Resources{CPUMilli: 900, MemoryBytes: 900},
 				limit: api.Resources{CPUMilli: 500, MemoryBytes: 600},
-				// From the last sample with the lower limit on, it may have been the higher.
+				// From the last sample with the lower limit on, the higher one may have been in force.
 				limitAtPeak: api.Resources{CPUMilli: 875, MemoryBytes: 1 << 20},
 			},
 		},
@@ -166,8 +166,8 @@ func TestMeasure(t *testing.T) {
 	}
 }
 
-// For invocations longer than a window, the peak is the best of all windows, here
-// found by trying one at each millisecond; it is at least the mean.
+// For an invocation longer than a window, the peak is the best of all windows, found here by trying
+// one at each millisecond. It is at least the mean.
 func TestPeakIsTheBestWindow(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var samples []sample
@@ -198,16 +198,15 @@ func TestPeakIsTheBestWindow(t *testing.T) {
 		if want := milli(best, peakWindow); m.peak.CPUMilli != want {
 			t.Errorf("peak %dm, want %dm", m.peak.CPUMilli, want)
 		}
-		// A mean over more than one whole window may be above none of them only by
-		// what the last, partial one can add.
+		// The mean is taken over whole windows: a last, partial one could raise it above all of them.
 		if whole := (to - from) / 100 * 100; milli(used(from, from+whole), time.Duration(whole)*time.Millisecond) > m.peak.CPUMilli {
 			t.Errorf("peak %dm is below the mean", m.peak.CPUMilli)
 		}
 	})
 }
 
-// The CPU time is off by no more than what was used between the samples around its edges,
-// whatever the use was, and that of a time is the sum of those of its parts.
+// The CPU time is off by no more than what was used between the samples around its edges, whatever
+// the use was. The CPU time of an interval is the sum of those of its parts.
 func TestCPUTimeIsOffByWhatWasUsedAtItsEdges(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const end = 600
@@ -240,8 +239,8 @@ func TestCPUTimeIsOffByWhatWasUsedAtItsEdges(t *testing.T) {
 	})
 }
 
-// An End that waited tells of a time between two samples, and all that was used between them
-// was used before it.
+// An End that waited tells of a time between two samples. Everything used between the two was used
+// before it.
 func TestObserveWhatEndedAWhileAgo(t *testing.T) {
 	c := &container{}
 	used := func(ms int) time.Duration { // from 500 to 535 ms, on one CPU
@@ -256,7 +255,7 @@ func TestObserveWhatEndedAWhileAgo(t *testing.T) {
 			t.Fatalf("%d ms ago: not covered", ago)
 		}
 		want := 35 * time.Millisecond
-		if ago == 0 { // when it ended in the time between the samples around it is not known
+		if ago == 0 { // when exactly it ended between the samples around it is not known
 			want = time.Duration(used(525) + (used(550)-used(525))*10/25)
 		}
 		if o.CPUTime != want || o.Ago != 0 || o.Duration != 35*time.Millisecond {
@@ -265,8 +264,8 @@ func TestObserveWhatEndedAWhileAgo(t *testing.T) {
 	}
 }
 
-// What can wait ends at a multiple of sampleEvery, whoever waits for it, and what cannot when
-// it is to.
+// A wait that is not urgent ends at a multiple of sampleEvery, and an urgent one exactly when it is
+// due.
 func TestTogether(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		now := epoch.Add(time.Duration(rapid.Int64Range(0, int64(time.Second)).Draw(t, "now")))
@@ -328,8 +327,8 @@ func TestHowOftenAContainerIsSampled(t *testing.T) {
 	}
 }
 
-// What uses less than leastUse in each restTime rests, however seldom it is sampled, and what uses more
-// is found within a sleepEvery.
+// A container that uses less than leastUse in each restTime rests, however seldom it is sampled.
+// One that uses more is found within a sleepEvery.
 func TestSleepersWake(t *testing.T) {
 	for cpuMilli := int64(0); cpuMilli < 40; cpuMilli++ {
 		clk := clocktesting.NewFakeClock(epoch)
@@ -357,8 +356,8 @@ func TestSleepersWake(t *testing.T) {
 	}
 }
 
-// Containers that sleep are sampled together and every half second, whenever they fell asleep, and
-// none of them later.
+// Sleeping containers are sampled together, every half second, whenever they fell asleep, and none
+// of them later.
 func TestSleepersAreSampledTogether(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		clk := clocktesting.NewFakeClock(epoch)

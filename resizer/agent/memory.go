@@ -10,38 +10,39 @@ import (
 )
 
 const (
-	// A container that uses crowdedPart of its memory limit is asked more for, twice what it was
-	// owed or had, before the kernel kills it: a raise takes a patch and the kubelet's handling of it, and up to a second
-	// when the kubelet has just handled the pod. It gets back to less when it uses under easyPart
-	// of that.
+	// When a container uses crowdedPart of its memory limit, the agent asks for twice what it was owed
+	// or had, before the kernel kills it: a raise takes a patch and the kubelet's handling of it, and
+	// up to a second when the kubelet has just handled the pod. The container goes back to a lower
+	// limit when it uses under easyPart of that lower limit.
 	crowdedPart = 0.7
 	easyPart    = 0.6
-	// unmetPatience is how long what was asked for may take, and unmetRest how long nothing is
-	// asked for after that, nor is the container slowed down for it: twice as long each time until a
-	// raise comes, unmetRestMost at most.
+	// unmetPatience is how long a raise may take to come. After that, nothing is asked for during
+	// unmetRest, nor is the container slowed down for it. The rest doubles each time until a raise
+	// comes, up to unmetRestMost.
 	unmetPatience = 10 * time.Second
 	unmetRest     = 10 * time.Second
 	unmetRestMost = 5 * time.Minute
-	// needMost is how many times its allocation a container may need at most, and needStep the
-	// bytes of which needs are multiples: the kernel rounds limits down to pages.
+	// needMost is how many times its allocation a container may need at most. Needs are multiples of
+	// needStep bytes, because the kernel rounds limits down to pages.
 	needMost = 8
 	needStep = 1 << 20
 
-	// A donor keeps marginBytes and a tenth above the most that its function was seen to use.
+	// A donor keeps a tenth, or marginBytes if that is more, above the most that its function was seen
+	// to use.
 	marginBytes = 32 << 20
 	marginPart  = 10
 )
 
-// pinned is what is kept of memory for who used so many bytes.
+// pinned returns how many bytes of memory are kept when so many were used.
 func pinned(used int64) int64 { return used + max(marginBytes, used/marginPart) }
 
-// crowds says that use has come near a limit, both in bytes. 0 is no limit.
+// crowds says whether use has come near a limit, both in bytes. A limit of 0 is none.
 func crowds(used, limit int64) bool {
 	return limit > 0 && float64(used) >= crowdedPart*float64(limit)
 }
 
-// needOf is the least that the memory limit is to be of a container that is owed and uses so
-// many bytes and needed so many before; 0 when what it is owed will do.
+// needOf returns the least memory limit, in bytes, for a container, given what it uses, is owed and
+// needed before; 0 when what it is owed is enough.
 func needOf(used, owed, before int64) int64 {
 	need := owed
 	for need < needMost*owed && (crowds(used, need) || stepped(need) < before && float64(used) >= easyPart*float64(need)) {
@@ -53,26 +54,26 @@ func needOf(used, owed, before int64) int64 {
 	return stepped(need)
 }
 
-// stepped rounds a need up.
+// stepped rounds a need up to a multiple of needStep.
 func stepped(bytes int64) int64 { return (bytes + needStep - 1) / needStep * needStep }
 
 // memoryUse is what is known of a container's memory, in bytes.
 type memoryUse struct {
 	used, limit int64 // as sampled last; a limit of 0 is none
-	// need is what the controller was told that the limit has to be at least; 0 when nothing.
+	// need is the least limit that the controller was told of; 0 when it was told of none.
 	need int64
-	// above is by how much the limit is, or is to be, above what the container is owed.
+	// above is how far the limit is, or is to be, above what the container is owed.
 	above int64
-	// unmetSince is since when the limit is less than that; zero while it is not.
+	// unmetSince is since when the limit has been less than need; zero while it is not.
 	unmetSince time.Time
-	// refusedUntil is until when nothing more is asked for, because the node had none to spare,
-	// or it was not given, for which unmetRests says how long.
+	// refusedUntil is until when nothing more is asked for, because the node had none to spare or a
+	// raise did not come. For a raise that did not come, unmetRests says how long.
 	refusedUntil time.Time
 	unmetRests   backoff.Delay
 }
 
-// look takes in what was sampled last of the container, and returns the most that it was ever seen
-// to use. A limit that was raised shows that raises come.
+// look takes in the container's last sample and returns the most memory that it was ever seen to
+// use. A limit that was raised shows that raises come.
 func (m *memoryUse) look(c *container) (most int64) {
 	before := m.limit
 	m.used, m.limit, most = c.memory()
@@ -83,11 +84,11 @@ func (m *memoryUse) look(c *container) (most int64) {
 	return most
 }
 
-// has is the limit that there is, or is to be.
+// has returns the limit that there is or is to be.
 func (m *memoryUse) has() int64 { return max(m.limit, m.need) }
 
-// keeps is the limit that there will be, in bytes: the kubelet may be about to lower it to what the
-// spec says, and looks at what was in use a while ago.
+// keeps returns the limit that there will be, in bytes. The kubelet may be about to lower the limit
+// to the spec's, and goes by what was in use a while ago.
 func (m *memoryUse) keeps(spec int64) int64 {
 	if spec > 0 && spec < m.limit {
 		return max(spec, m.need)
@@ -95,10 +96,10 @@ func (m *memoryUse) keeps(spec int64) int64 {
 	return m.has()
 }
 
-// unmet says that what was asked for has not been in force for long, and gives it up for a while: a
-// quota may have no room for it, and others could use what the node has. What the spec has already
-// stays asked for: the kubelet is late with it. A limit that the kubelet is about to lower to what the
-// spec has is no raise.
+// unmet says whether what was asked for has been out of force for too long. If so, it gives it up
+// for a while: a quota may have no room for it, and others could use what the node has. It goes on
+// asking for what the spec already has, since the kubelet is only late with that. A limit that the
+// kubelet is about to lower to the spec's is no raise.
 func (m *memoryUse) unmet(spec int64, now time.Time) bool {
 	given := m.limit
 	if spec > 0 {
@@ -121,15 +122,15 @@ func (m *memoryUse) unmet(spec int64, now time.Time) bool {
 	return false
 }
 
-// crowdedContainer is one that needs more memory than it has.
+// crowdedContainer is a container that needs more memory than it has.
 type crowdedContainer struct {
 	*entry
 	container *container
 	need      int64
 }
 
-// readMemory takes in what was sampled of all containers' memory, and what they need by it,
-// as far as the node has it.
+// readMemory takes in what was last sampled of all containers' memory and sets what they need, as
+// far as the node has it.
 func (r *reflex) readMemory(ctx context.Context, node nodeMemory) {
 	now, introduced := r.clock.Now(), r.pods.introduced()
 	var above, unused int64
@@ -144,7 +145,7 @@ func (r *reflex) readMemory(ctx context.Context, node nodeMemory) {
 		r.setQuiet(e, c, node)
 		if owed == 0 || !e.eligible() {
 			*m = memoryUse{}
-			c.covered.Store(mostBytes) // it is not to be told of
+			c.covered.Store(mostBytes) // the sampler need not report it
 			c.sinking.Store(false)
 			c.rescuable.Store(false)
 			continue
@@ -157,7 +158,7 @@ func (r *reflex) readMemory(ctx context.Context, node nodeMemory) {
 		}
 		switch need := r.needed(e); {
 		case m.limit == 0:
-			m.need = max(m.need, e.info.limits.MemoryBytes) // it was not sampled yet: what it has stays
+			m.need = max(m.need, e.info.limits.MemoryBytes) // not sampled yet: it keeps what it has
 		case now.Before(m.refusedUntil):
 			m.need = min(need, m.has())
 		case need <= m.has():
@@ -172,7 +173,7 @@ func (r *reflex) readMemory(ctx context.Context, node nodeMemory) {
 		r.watchMemory(e, c)
 	}
 	r.aboveMemory = above
-	// What is in use is known, and what is predicted may be wrong.
+	// Use is known, but a prediction may be wrong: the fullest containers come first.
 	slices.SortStableFunc(near, func(a, b crowdedContainer) int {
 		return cmp.Compare(b.memory.inUse(), a.memory.inUse())
 	})
@@ -197,22 +198,22 @@ func (r *reflex) readMemory(ctx context.Context, node nodeMemory) {
 	}
 }
 
-// watchMemory tells whoever samples a container what of its memory is to be told, and whether there
-// is more for it.
+// watchMemory tells the container's sampler up to which limit it need not report use, and whether
+// there is more memory for the container.
 func (r *reflex) watchMemory(e *entry, c *container) {
 	covers, spec := r.covers(e), e.info.limits.MemoryBytes
 	c.covered.Store(covers)
 	c.sinking.Store(covers < e.memory.limit)
 	c.rescuable.Store(covers < mostBytes && !r.lost)
 	if c.spec.Swap(spec) != spec {
-		// To set a guard may take the kernel as long as the container's caches are large, for which
-		// the safeguard cannot wait.
+		// The sampler sets guards: setting one takes the kernel the longer, the larger the container's
+		// caches are, and the safeguard cannot wait for it.
 		c.lookAgain.Store(true)
 		r.sampled.stir()
 	}
 }
 
-// inUse is the share of the limit in use.
+// inUse returns the share of the limit in use.
 func (m *memoryUse) inUse() float64 { return float64(m.used) / float64(max(1, m.limit)) }
 
 func (r *reflex) tellRescue(ctx context.Context, e *entry, need int64, result string) {
@@ -223,8 +224,8 @@ func (r *reflex) tellRescue(ctx context.Context, e *entry, need int64, result st
 	}
 }
 
-// covers is up to which limit the reflex need not be told that use comes near it. What may borrow
-// nothing may keep what it has.
+// covers returns the limit up to which the reflex need not be told that use comes near it. A
+// container that may borrow nothing may keep what it has.
 func (r *reflex) covers(e *entry) int64 {
 	m, keeps := &e.memory, e.memory.keeps(e.info.limits.MemoryBytes)
 	if r.clock.Now().Before(m.refusedUntil) || keeps >= m.limit && (!e.mayBorrow() || m.has() >= needMost*e.info.memoryOwed) {
@@ -233,9 +234,10 @@ func (r *reflex) covers(e *entry) int64 {
 	return keeps
 }
 
-// needed is the least that a container's limit is to be by what was sampled last and by what is
-// predicted of those in it; 0 when what it is owed will do. What may not have more, by its mode or
-// because another manager changed its pod, needs what it uses of what it has.
+// needed returns the least that a container's limit must be, by its last sample and by what is
+// predicted for the invocations in it; 0 when what it is owed is enough. A container that may not
+// have more, because of its mode or because another manager changed its pod, needs what it uses of
+// what it has.
 func (r *reflex) needed(e *entry) int64 {
 	m, owed := &e.memory, e.info.memoryOwed
 	need := needOf(m.used, owed, m.need)
@@ -243,13 +245,13 @@ func (r *reflex) needed(e *entry) int64 {
 		return min(need, m.limit)
 	}
 	if b := r.balance(e); b.Short > 0 {
-		// No invocation leaves so much, but the node may have it.
+		// No donor lends that much, but the node may have it.
 		need = max(need, min(stepped(owed+b.Borrowed.MemoryBytes+b.Short), needMost*owed))
 	}
 	return need
 }
 
-// isShort says that a container needs more than it has and than was asked for.
+// isShort says whether a container needs more than it has and more than was asked for.
 func (r *reflex) isShort(e *entry) bool {
 	m, c := &e.memory, r.sampled.get(e.pod)
 	if c == nil || !e.eligible() || e.info.memoryOwed == 0 || r.clock.Now().Before(m.refusedUntil) {
@@ -259,7 +261,7 @@ func (r *reflex) isShort(e *entry) bool {
 	return m.limit > 0 && r.needed(e) > m.keeps(e.info.limits.MemoryBytes)
 }
 
-// needs are what the pods' memory limits have to be at least.
+// needs returns the least memory limit, in bytes, of each pod that needs more than it is owed.
 func (r *reflex) needs() map[string]int64 {
 	needs := map[string]int64{}
 	for _, e := range r.entries {
@@ -270,8 +272,8 @@ func (r *reflex) needs() map[string]int64 {
 	return needs
 }
 
-// borrowedMemory is what containers use above what they are owed, and pins what of the limits
-// above it no loan is for, both in bytes.
+// borrowedMemory returns what containers use above what they are owed, and pins: how far limits are
+// above that for no loan. Both are in bytes.
 func (r *reflex) borrowedMemory() (used, pins int64) {
 	for _, e := range r.entries {
 		m, owed := e.memory, e.info.memoryOwed
@@ -284,13 +286,13 @@ func (r *reflex) borrowedMemory() (used, pins int64) {
 	return used, pins
 }
 
-// floor is what the pod keeps of its memory, in bytes: nobody borrows of what its function was
+// floor returns what the pod keeps of its memory, in bytes: nobody borrows what its function was
 // ever seen to use.
 func (r *reflex) floor(e *entry) int64 { return min(mostBytes, pinned(r.most[e.info.function])) }
 
-// What became of asking for more.
+// Results of asking for more memory.
 const (
 	rescueAsked  = "asked"
 	rescueNoRoom = "no-room" // the node has none to spare
-	rescueUnmet  = "unmet"   // it was asked for, and not given
+	rescueUnmet  = "unmet"   // asked for, but not given
 )

@@ -13,8 +13,8 @@ import (
 	"libra.dev/libra/resizer/cgroup"
 )
 
-// What is needed is never what use is near, but for the most that it may be; it does not fall
-// before use has fallen well below, and what is asked for twice is the same.
+// A need is never a limit that use is near, except for the largest that there is. It does not fall
+// before use has fallen well below, and asking twice gives the same need.
 func TestNeedOf(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		owed := rapid.Int64Range(mib, 1<<34).Draw(t, "owed")
@@ -48,7 +48,7 @@ func TestPinned(t *testing.T) {
 	})
 }
 
-// memoryRig is a rig on whose pods' memory a sampler looks, on a node of 10 GiB.
+// memoryRig is a rig with a sampler of the pods' memory, on a node of 10 GiB.
 type memoryRig struct {
 	*rig
 	node nodeMemory
@@ -70,7 +70,8 @@ func (m *memoryRig) inform(pod string, change func(*podInfo)) {
 	(&ranked{rig: m.rig}).inform(pod, change)
 }
 
-// needs samples all and returns what is told to be needed, in MiB, of what is in use.
+// needs samples the pods in usedMiB, with so much in use, and returns the needs that are told, in
+// MiB.
 func (m *memoryRig) needs(usedMiB map[string]int64) map[string]int64 {
 	m.Helper()
 	for pod, used := range usedMiB {
@@ -87,7 +88,7 @@ func (m *memoryRig) needs(usedMiB map[string]int64) map[string]int64 {
 	return needs
 }
 
-// give makes a pod's spec have a limit, and the kernel one, in MiB.
+// give sets the limit in a pod's spec and the one in the kernel, in MiB.
 func (m *memoryRig) give(pod string, spec, inForce int64) {
 	m.get(pod).info.limits.MemoryBytes, m.kernel[pod].Limit.MemoryBytes = spec*mib, inForce*mib
 }
@@ -102,7 +103,7 @@ func (m *memoryRig) expect(t *testing.T, usedMiB, want map[string]int64) {
 }
 
 // A limit that is about to be lowered is kept as soon as more of it is in use again than the lower
-// one would be for: the kubelet lowers it by what was in use a while ago.
+// one is good for: the kubelet lowers it by what was in use a while ago.
 func TestNeedsOfALimitThatIsLowered(t *testing.T) {
 	m := newMemoryRig(t)
 	m.run("a/p", true)
@@ -125,8 +126,8 @@ func TestNeedsOfALimitThatIsLowered(t *testing.T) {
 	}
 }
 
-// A container in whose pod another manager has changed a limit may have nothing more, and keeps what
-// it uses of what it has until it uses it no more.
+// A container may have nothing more if another manager has changed a limit in its pod. It keeps
+// what it uses of what it has until it no longer uses it.
 func TestNeedsOfAPodThatAnotherManages(t *testing.T) {
 	m := newMemoryRig(t)
 	m.run("a/p", true)
@@ -174,7 +175,7 @@ func TestNeeds(t *testing.T) {
 	m.expect(t, map[string]int64{"a/p": 900}, map[string]int64{"a/p": 2048})
 	m.expect(t, map[string]int64{"a/p": 5000}, map[string]int64{"a/p": 3072}) // a quarter of the node above what it is owed
 
-	// Others get nothing any more, and what is there stays.
+	// Others get nothing any more, and this one keeps what it has.
 	m.run("a/q", true)
 	m.expect(t, map[string]int64{"a/q": 400}, map[string]int64{"a/p": 3072})
 	m.node.available = 0
@@ -190,7 +191,8 @@ func TestNeeds(t *testing.T) {
 	}
 }
 
-// What is predicted, and what no invocation lends, is asked for at once, and no more when it has ended.
+// The agent asks at once for what is predicted and no invocation lends, and stops asking when the
+// invocation has ended.
 func TestShortOfMemory(t *testing.T) {
 	m := newMemoryRig(t)
 	m.run("a/p", true)
@@ -226,7 +228,8 @@ func TestShortOfMemory(t *testing.T) {
 	}
 }
 
-// What is asked for and not given is given up, so that others may have it, and asked for again.
+// A need that is asked for and not met is given up, so that others may have the memory, and then
+// asked for again.
 func TestUnmetNeeds(t *testing.T) {
 	m := newMemoryRig(t)
 	m.run("a/p", true)
@@ -247,7 +250,7 @@ func TestUnmetNeeds(t *testing.T) {
 	m.give("a/p", 1024, 1024)
 	m.clock.Step(2 * unmetPatience)
 	m.expect(t, crowded, map[string]int64{"a/p": 1024})
-	// More is not to be had, and what there is stays as long as it is used.
+	// More is not to be had, but it keeps what it has as long as that is used.
 	more := map[string]int64{"a/p": 900}
 	m.expect(t, more, map[string]int64{"a/p": 2048})
 	m.clock.Step(unmetPatience)
@@ -264,7 +267,8 @@ func TestUnmetNeeds(t *testing.T) {
 	}
 }
 
-// A container that does not get what it needs is slowed down for it ever more seldom, until a raise comes.
+// A container that does not get what it needs is slowed down for it less and less often, until a
+// raise comes.
 func TestUnmetNeedsRestEverLonger(t *testing.T) {
 	m := newMemoryRig(t)
 	m.run("a/p", true)
@@ -294,8 +298,8 @@ func TestUnmetNeedsRestEverLonger(t *testing.T) {
 	m.expect(t, more, map[string]int64{"a/p": 2048})
 }
 
-// A raise that the kubelet does not put in force, or the lowering of which nobody takes back, does not
-// slow a container down for ever; what it is to have stays asked for.
+// A raise that the kubelet does not put in force, or whose lowering nobody takes back, does not
+// slow a container down for ever. What the container is to have stays asked for.
 func TestARaiseThatIsNotInForce(t *testing.T) {
 	for name, tc := range map[string]struct{ used, spec, inForce int64 }{
 		"the kubelet hangs":          {400, 1024, 512},
@@ -325,8 +329,8 @@ func TestARaiseThatIsNotInForce(t *testing.T) {
 	}
 }
 
-// What is in use goes before what is predicted, which is never asked for in part, nor beyond the
-// most that may be needed.
+// Use goes before predictions. A predicted need is never asked for in part, nor beyond the most
+// that may be needed.
 func TestUseGoesBeforePredictions(t *testing.T) {
 	m := newMemoryRig(t)
 	m.run("a/guess", true)
@@ -353,7 +357,7 @@ func TestNeedsBeforeTheFirstSample(t *testing.T) {
 	m.expect(t, map[string]int64{"a/p": 10}, map[string]int64{})
 }
 
-// With what is not to be changed, nothing is needed.
+// A container that is not to be changed needs nothing.
 func TestNoNeeds(t *testing.T) {
 	m := newMemoryRig(t)
 	m.run("a/p", true)
@@ -376,8 +380,8 @@ func TestNoNeeds(t *testing.T) {
 	m.expect(t, crowded, map[string]int64{})
 }
 
-// Whatever containers use, the limits that are asked for are never above what they are owed by
-// more than the node can spare, but for what is in use already.
+// Whatever containers use, the limits that are asked for never exceed what the containers are owed
+// by more than the node can spare, except for what is in use already.
 func TestNeedsFitTheNode(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		m := newMemoryRig(t)
@@ -408,7 +412,7 @@ func TestNeedsFitTheNode(t *testing.T) {
 	})
 }
 
-// A container of which more than half of the memory is in use is sampled often while it works.
+// A container with more than half of its memory in use is sampled often while it works.
 func TestFillingContainersAreSampledOften(t *testing.T) {
 	c := &container{cgroup: &handle{kernelContainer: &kernelContainer{Reading: cgroup.Reading{Limit: userLimits}}}}
 	c.ranked.Store(true)
@@ -424,7 +428,7 @@ func TestFillingContainersAreSampledOften(t *testing.T) {
 	}
 }
 
-// What pods use and have above what they are owed is told of, and no more lent than is left.
+// What pods use and have above what they are owed is counted, and no more is lent than is left.
 func TestLendableMemoryBesideNeeds(t *testing.T) {
 	m := newMemoryRig(t)
 	m.run("a/p", true)
@@ -444,7 +448,7 @@ func TestLendableMemoryBesideNeeds(t *testing.T) {
 	}
 }
 
-// When owners are the source again, CPU is lent as soon as the ceilings are out of force.
+// When the source is owners again, CPU is lent as soon as the ceilings are out of force.
 func TestOwnersAreTheSourceAgain(t *testing.T) {
 	k := newTestRanked(t)
 	k.add("default/d", "donor", 500)

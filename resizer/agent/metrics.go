@@ -13,16 +13,16 @@ import (
 
 const (
 	resultKey    = attribute.Key("result")
-	operationKey = attribute.Key("operation") // next, observe, wait, read, heartbeat, safeguard
-	resourceKey  = attribute.Key("resource")  // cpu; weight of rewrites
+	operationKey = attribute.Key("operation") // ask, heartbeat, observe, read, safeguard, watch
+	resourceKey  = attribute.Key("resource")  // cpu, or weight for rewrites
 	directionKey = attribute.Key("direction") // restore, lower, raise
 	causeKey     = attribute.Key("cause")
 	functionKey  = attribute.Key("function") // namespace/revision
 	ruleKey      = attribute.Key("rule")
-	levelKey     = attribute.Key("level") // 0, which is done the soonest, to 3
+	levelKey     = attribute.Key("level") // 0 (done soonest) to 3
 )
 
-// What became of an invocation that ended.
+// Results of observing an invocation that ended.
 const (
 	resultObserved   = "observed"
 	resultNotAlone   = "not-alone"   // others ran in its pod
@@ -34,7 +34,7 @@ const (
 	resultDropped    = "dropped"     // too many wait to be appended
 )
 
-// What became of a write of a limit.
+// Results of writing a limit or a weight.
 const (
 	resultWritten = "written"
 	resultGone    = "gone" // the container has ended
@@ -45,20 +45,20 @@ const (
 const (
 	causeEnded     = "ended"             // its loans ended
 	causeSafeguard = "safeguard"         // use came near its lowered limit
-	causeRedisLost = "redis-lost"        // the pool could not be read for a lease
+	causeRedisLost = "redis-lost"        // the pool could not be read for the length of a lease
 	causeStart     = "start"             // the journal of an earlier agent named it
 	causeStop      = "stop"              // the agent stops
 	causeChanged   = "container-changed" // it is another container, or its pod opted out
 )
 
-// Rules of which violations are counted.
+// Rules whose violations are counted.
 const (
 	ruleConservation = "conservation" // more CPU in force than the node's pods are owed
-	ruleDonorWhole   = "donor-whole"  // what the safeguard restored is not in force
+	ruleDonorWhole   = "donor-whole"  // a limit that the safeguard restored is not in force
 	ruleShares       = "shares"       // weights add up to more than the kubelet gave, or one is too small
 )
 
-// What was rewritten: a CPU limit, or the CPU weight of a pod, which is none.
+// The resource that was rewritten: a CPU limit, or a pod's CPU weight, which is not a limit.
 var (
 	ofCPU    = metric.WithAttributes(resourceKey.String("cpu"))
 	ofWeight = metric.WithAttributes(resourceKey.String("weight"))
@@ -114,7 +114,8 @@ type metrics struct {
 	clamped      metric.Float64Counter
 	waited       metric.Float64Counter
 	waitedBeyond metric.Float64Counter
-	// credits are left of functions. A gauge that is not observed would never forget one.
+	// credits are what functions have left. An observable gauge reads them, because any other would
+	// never forget a function.
 	credits atomic.Pointer[map[string]time.Duration]
 }
 
@@ -190,7 +191,7 @@ func newMetrics(provider metric.MeterProvider) (*metrics, error) {
 	if err := errors.Join(append(errs, err)...); err != nil {
 		return nil, err
 	}
-	// An alert sees a counter rise only when it was there before.
+	// An alert sees a counter rise only if the counter was there before.
 	for _, rule := range []string{ruleConservation, ruleDonorWhole, ruleShares} {
 		m.violations.Add(context.Background(), 0, metric.WithAttributes(ruleKey.String(rule)))
 	}
@@ -225,8 +226,8 @@ func (m *metrics) weighed(ctx context.Context, d direction, result string) {
 	m.weights.Add(ctx, 1, metric.WithAttributes(directionKey.String(d.String()), resultKey.String(result)))
 }
 
-// What is measured with each request has its attributes ready: to make them costs more than to
-// count.
+// Metrics that are recorded with each request have their attributes ready: making them costs more
+// than counting.
 var (
 	weightWritten = func() (options [raise + 1][]metric.AddOption) {
 		for d := range options {
@@ -271,14 +272,14 @@ func (m *metrics) observeCredits(_ context.Context, o metric.Float64Observer) er
 	return nil
 }
 
-// coreSeconds adds CPU that lasted for a time.
+// coreSeconds adds so many milli CPU, over a time, to a counter of core seconds.
 func coreSeconds(ctx context.Context, counter metric.Float64Counter, milli int64, d time.Duration) {
 	if milli > 0 {
 		counter.Add(ctx, float64(milli)/1000*d.Seconds())
 	}
 }
 
-// byteSeconds adds memory that lasted for a time.
+// byteSeconds adds so many bytes of memory, over a time, to a counter of byte seconds.
 func byteSeconds(ctx context.Context, counter metric.Float64Counter, bytes int64, d time.Duration) {
 	if bytes > 0 {
 		counter.Add(ctx, float64(bytes)*d.Seconds())

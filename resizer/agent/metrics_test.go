@@ -9,8 +9,8 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 )
 
-// Prometheus appends units to names, but those in braces: only seconds and bytes are
-// to be seen there. What an alert watches is there before it rises.
+// Prometheus appends units to names, except those in braces: only seconds and bytes
+// may show there. Counters that alerts watch exist before they rise.
 func TestMetricNames(t *testing.T) {
 	reader := sdkmetric.NewManualReader()
 	m, err := newMetrics(sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)))

@@ -14,10 +14,10 @@ import (
 	"libra.dev/libra/resizer/cgroup"
 )
 
-// Invocations begin and end, use comes and goes, containers and agents are replaced, the
-// source of a pod's CPU changes, the kubelet writes what was, writes fail and Redis is away, in any order. After
-// each round no more CPU is in force than is owed or refused to be written, and memory is
-// as it was; and once all has ended, all is whole and nothing is owed.
+// In any order, invocations begin and end, use comes and goes, containers and agents are replaced,
+// the source of a pod's CPU changes, the kubelet writes old values, writes fail, and Redis is away.
+// After each round no more CPU is in force than is owed or could not be taken back, and memory is
+// as it was. Once everything has ended, all is whole and nothing is owed.
 func TestAnythingMayHappen(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		dir, err := os.MkdirTemp("", "journal")
@@ -71,7 +71,7 @@ func (m *model) replace(pod string) {
 	m.runs(pod)
 }
 
-// runs has the agent know of a pod's container, and sample it.
+// runs tells the agent of a pod's container, and makes it sample the container.
 func (m *model) runs(pod string) {
 	c := m.run(pod, m.containers[pod], userLimits)
 	m.sampled.put(pod, &container{id: m.containers[pod], cgroup: &handle{kernelContainer: c}})
@@ -137,7 +137,7 @@ func (m *model) passes(t *rapid.T) {
 	}
 }
 
-// kubelet writes limits of a loan that it may have recorded, to a container that the
+// kubelet writes the limits of a loan, which may have been recorded, to a container that the
 // journal names.
 func (m *model) kubelet(t *rapid.T) {
 	pod := m.pod(t)
@@ -164,8 +164,8 @@ func (m *model) breaks(t *rapid.T) {
 	c.broken = !c.broken
 }
 
-// source makes the node the source of a pod's CPU, or its owners again. Its ceiling is what
-// it is owed.
+// source switches the source of a pod's CPU between node and owners. The ceiling is what the pod is
+// owed.
 func (m *model) source(t *rapid.T) {
 	pod := m.pod(t)
 	e, c := m.get(pod), m.kernel[m.containers[pod]]
@@ -197,7 +197,7 @@ func (m *model) check(t *rapid.T) {
 	}
 }
 
-// rest ends everything and mends what is broken.
+// rest ends everything and repairs what is broken.
 func (m *model) rest() {
 	for id := range m.begun {
 		m.end(id)

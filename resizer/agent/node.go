@@ -11,24 +11,24 @@ import (
 )
 
 const (
-	// A tenth of a node's CPU and memory is never lent: what is idle now may not be
-	// in a moment.
+	// A tenth of a node's CPU and memory is never lent: what is idle now may be
+	// needed in a moment.
 	reservePart = 10
-	// memoryPart of a node's memory is the most on loan at one time, since it cannot
-	// be taken back while it is in use.
+	// At most 1/memoryPart of a node's memory is on loan at one time, since memory
+	// cannot be taken back while it is in use.
 	memoryPart = 4
 )
 
-// cpuTimes are the node's, since it started, in ticks.
+// cpuTimes are the node's CPU times since it started, in ticks.
 type cpuTimes struct {
 	idle, total uint64
 	cpus        int64
 }
 
-// idleMilli is how much CPU was idle between two times.
+// idleMilli returns how much CPU was idle between since and t, in milli CPU.
 func (t cpuTimes) idleMilli(since cpuTimes) int64 {
 	if t.total <= since.total || t.idle < since.idle {
-		return 0 // no time has passed, or the counters began anew
+		return 0 // no time has passed, or the counters were reset
 	}
 	return int64(float64(t.idle-since.idle) / float64(t.total-since.total) * float64(t.cpus) * 1000)
 }
@@ -62,7 +62,7 @@ func readNodeMemory(procRoot string) (nodeMemory, error) {
 
 // parseCPUTimes reads /proc/stat.
 func parseCPUTimes(text []byte) (cpuTimes, error) {
-	// What guests use is in user and nice already.
+	// User and nice already include what guests use.
 	const idle, ioWait, steal = 3, 4, 7
 	var t cpuTimes
 	for line := range bytes.Lines(text) {

@@ -12,12 +12,12 @@ import (
 )
 
 const (
-	// slack is about how long the news of an end takes to arrive here. More of it
-	// would count the invocation before this one in.
+	// slack is roughly how long the news of an end takes to arrive here. More of it would count
+	// use of the invocation before this one, too.
 	slack = 10 * time.Millisecond
 
-	// queueLength is how many observations wait to be appended; an outage of Redis
-	// that lasts longer loses the rest.
+	// queueLength is how many observations can wait to be appended. An outage of Redis that
+	// lasts longer loses the rest.
 	queueLength    = 1024
 	observeTimeout = time.Second
 )
@@ -43,11 +43,11 @@ func (a *Agent) sampleAll(ctx context.Context) {
 	}
 }
 
-// sampleDue samples the containers of which it is time to, and says when it is again. What is
-// asked of it is mostly whether somebody works who rested, so it wakes up no more often than
-// that takes: that costs as much as to read ten containers.
+// sampleDue samples the containers that are due, and returns how long the next can wait.
+// Mostly it finds out whether a container that rested works again, so it wakes up no more
+// often than that takes: a wakeup costs as much as reading ten containers.
 func (a *Agent) sampleDue(ctx context.Context) time.Duration {
-	// Whoever stirs meanwhile may be of one that was looked at already.
+	// From now on a stir may concern a container that was already looked at.
 	a.containers.slow.Store(true)
 	all := a.containers.all()
 	now := a.clock.Now()
@@ -103,14 +103,14 @@ func (a *Agent) failedSample(ctx context.Context, pod string, err error) {
 	logf.FromContext(ctx).V(1).Info("sampling failed", "pod", pod, "reason", err.Error())
 }
 
-// observe queues the observation of an invocation that is known since now to have
-// ended, or says why there is none.
+// observe queues the observation of an invocation whose end became known at now, and returns
+// the result: that it did, or why there is no observation.
 func (a *Agent) observe(ctx context.Context, e api.Ended, now time.Time, late bool) string {
 	c := a.containers.get(e.Pod)
 	first := c != nil && c.first()
 	switch {
 	case late:
-		// When it ended is only known by when its end is heard of.
+		// When it ended is known only from when the agent hears of it.
 		return resultLate
 	case !e.Alone:
 		return resultNotAlone
@@ -121,7 +121,7 @@ func (a *Agent) observe(ctx context.Context, e api.Ended, now time.Time, late bo
 	if !wanted && c.leftOut.Load() {
 		return resultEnough
 	}
-	// The samples reach to its end, which is where one that follows begins.
+	// Its samples reach to its end, where an invocation that follows begins.
 	before, err := c.sampleEnd(a.clock.Now)
 	a.failedSample(ctx, e.Pod, err)
 	if !wanted {
@@ -140,7 +140,7 @@ func (a *Agent) observe(ctx context.Context, e api.Ended, now time.Time, late bo
 	}
 }
 
-// append appends what is queued.
+// append appends queued observations until ctx ends.
 func (a *Agent) append(ctx context.Context) {
 	for {
 		select {
@@ -152,7 +152,7 @@ func (a *Agent) append(ctx context.Context) {
 	}
 }
 
-// appendOne tries until it succeeds: the queue bounds what an outage holds up.
+// appendOne retries until it succeeds or ctx ends: the queue bounds what an outage holds up.
 func (a *Agent) appendOne(ctx context.Context, o api.Observation) {
 	retry := backoff.Delay{Min: backoff.Min, Max: backOffMax}
 	for {

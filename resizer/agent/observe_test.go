@@ -10,7 +10,7 @@ import (
 	"libra.dev/libra/resizer/cgroup"
 )
 
-// busyPod is a pod in which calls follow each other, of whose ends the agent hears. Its source is the node.
+// busyPod is a pod with calls in a row, of whose ends the agent hears. Its source is the node.
 type busyPod struct {
 	*testing.T
 	*Agent
@@ -39,16 +39,17 @@ func (p *busyPod) ReadUse() (cgroup.Reading, error) { return cgroup.Reading{CPU:
 func (p *busyPod) CPU() (time.Duration, error)      { return p.cpu, nil }
 func (p *busyPod) Close() error                     { return nil }
 
-// work lets a time pass in which the container uses so much.
+// work lets time pass in which the container uses cpuMilli.
 func (p *busyPod) work(d time.Duration) {
 	p.clock.Step(d)
 	p.cpu += cpuTime(p.cpuMilli, d)
 }
 
-// sampleOnce does what is done when a sample is due.
+// sampleOnce takes a sample as if one were due.
 func (p *busyPod) sampleOnce() { p.Agent.sample(p.Context(), "default/p", p.container) }
 
-// ended makes the agent hear that a request has ended, and returns what it observes of it, or the zero Observation.
+// ended makes the agent hear that a request has ended, and returns its observation, or the zero
+// Observation.
 func (p *busyPod) ended(e api.Ended) (o api.Observation) {
 	e.Pod = "default/p"
 	if p.Agent.observe(p.Context(), e, p.clock.Now(), false) == resultObserved {
@@ -57,8 +58,8 @@ func (p *busyPod) ended(e api.Ended) (o api.Observation) {
 	return o
 }
 
-// The peak of a call that follows another is what it used, not what that had used since a sample that was taken
-// long before.
+// The peak of a call in a row is what the call used itself, without what the call before it used
+// since a sample long before.
 func TestPeakOfShortCallsInARow(t *testing.T) {
 	for _, threads := range []int64{1, 4} {
 		for _, tc := range []struct {
@@ -81,7 +82,7 @@ func TestPeakOfShortCallsInARow(t *testing.T) {
 			p.work(ms(100))
 			p.sampleOnce()
 			p.work(ms(120))
-			p.cpuMilli = 1000 * threads // of the next from now on
+			p.cpuMilli = 1000 * threads // of the next call
 			p.work(tc.lateBefore)
 			if o := p.ended(api.Ended{Alone: true, Duration: ms(100)}); o.Duration != 0 {
 				t.Fatalf("the one before is observed: %+v", o)
@@ -95,7 +96,8 @@ func TestPeakOfShortCallsInARow(t *testing.T) {
 	}
 }
 
-// What is heard so late that it would leave out a part of the next one leaves out none.
+// If the news of the previous call's end comes so late that going by it would leave out part of the
+// next call, it leaves out none.
 func TestLateNewsOfTheOneBefore(t *testing.T) {
 	p := newBusyPod(t, 0)
 	p.thinning = thinning{}
@@ -113,7 +115,8 @@ func TestLateNewsOfTheOneBefore(t *testing.T) {
 	}
 }
 
-// To observe one in a second of calls in a row costs two readings, and none of calls at the same time.
+// Observing one call a second, of calls in a row, costs two readings; calls at the same time cost
+// none.
 func TestReadingsForEnds(t *testing.T) {
 	for alone, most := range map[bool]int{true: 2 * 11, false: 0} {
 		p := newBusyPod(t, 1000)

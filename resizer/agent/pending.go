@@ -2,9 +2,10 @@ package agent
 
 import "sync"
 
-// pending is what is to be called for pods, of each the latest. The pods bound it.
+// pending holds the latest value to call the pool with for each pod. The number of
+// pods bounds it.
 type pending[T any] struct {
-	some chan struct{} // of capacity 1: there is something
+	some chan struct{} // of capacity 1: something is pending
 
 	mu    sync.Mutex
 	byPod map[string]T

@@ -5,12 +5,12 @@ import "slices"
 // view is what planning knows of one container that the agent may change, in milli CPU.
 type view struct {
 	pod     string // namespace/name
-	owed    int64  // the user allocation; 0 is never touched
+	owed    int64  // the user allocation; 0 means never touch it
 	due     int64  // what the limit is to be: owed + borrowed - lent, or owed while something holds it whole
-	inForce int64  // as it was read last; 0 where there is no limit
+	inForce int64  // as it was last read; 0 means no limit
 }
 
-// direction of a write, in the order of their urgency.
+// direction is that of a write. Directions are in order of urgency.
 type direction int
 
 const (
@@ -28,15 +28,13 @@ type write struct {
 	to        int64 // milli CPU
 }
 
-// noLimit stands for a limit that is not there: more than any, and small enough to
-// be added up.
+// noLimit stands for a missing limit: it is more than any limit, and small enough to be added up.
 const noLimit = int64(1) << 52
 
-// plan returns what may be written now, in the order to write it: restores, which
-// never wait; decreases; increases above the user allocation as far as what was read
-// pays for them. What a borrower cannot take stays with its donors. A borrower that
-// nobody pays for any more is shrunk, unless forgive says that the news of which
-// loans have ended is on its way.
+// plan returns the writes that may be made now, in order: restores, which never wait; decreases;
+// and increases above the user allocation, as far as the limits that were read pay for them. Donors
+// keep what a borrower cannot take. A borrower that nobody pays for any more is shrunk, unless
+// forgive says that the news of which loans have ended is on its way.
 func plan(views []view, forgive bool) []write {
 	views = slices.Clone(views)
 	for i := range views {
@@ -74,12 +72,12 @@ func plan(views []view, forgive bool) []write {
 	return writes
 }
 
-// unpaid is the most that the container may hold without being given anything above
-// its user allocation.
+// unpaid returns the most that the container may hold without being given anything above its user
+// allocation.
 func (v view) unpaid() int64 { return max(v.inForce, min(v.due, v.owed)) }
 
-// balance makes what is given and what is taken the same: donors keep what nobody
-// takes, and borrowers lose what nobody gives.
+// balance makes what is given equal to what is taken: donors keep what nobody takes, and borrowers
+// lose what nobody gives.
 func balance(views []view, forgive bool) {
 	var unclaimed int64
 	for _, v := range views {

@@ -71,7 +71,7 @@ func drawViews(t *rapid.T) []view {
 	return views
 }
 
-// over is by how much more is in force than is owed.
+// over returns how much more is in force than is owed.
 func over(views []view) (over int64) {
 	for _, v := range views {
 		switch {
@@ -85,9 +85,9 @@ func over(views []view) (over int64) {
 	return over
 }
 
-// Whatever is in force at first and whichever writes fail: no write but a restore leads to more
-// in force than is owed; restores come first, and wait for nothing; what has no limit of the
-// user's is not touched; and it comes to rest.
+// Whatever is in force at first and whichever writes fail: only restores lead to more in force
+// than is owed; restores come first and wait for nothing; containers without a user's limit are
+// not touched; and the plan comes to rest.
 func TestPlanKeepsTheInvariants(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		views := drawViews(t)

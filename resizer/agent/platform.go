@@ -16,12 +16,12 @@ import (
 	"libra.dev/libra/pkg/settings"
 )
 
-// participants are the pods of the node that are no bystanders: those that opted in,
-// Libra's own, and those of the platform, which wait for CPU with the functions' requests.
+// participants are the pods of the node that are not bystanders: those that opted in, Libra's
+// own, and the platform's, which wait for CPU along with the functions' requests.
 type participants struct {
 	mu    sync.Mutex
 	byPod map[string]string // UID, by namespace/name
-	pods  map[string]int    // how many have a UID, which is 1 but for a moment
+	pods  map[string]int    // how many entries have a UID: 1, except for a moment
 }
 
 func newParticipants() *participants {
@@ -60,8 +60,8 @@ func (p *participants) has(uid string) bool {
 	return p.pods[uid] > 0
 }
 
-// FollowPlatform returns what keeps the agent from taking pods of Libra and of the platform
-// for bystanders, as long as it runs.
+// FollowPlatform returns a Runnable that, as long as it runs, keeps the agent from taking pods
+// of Libra and of the platform for bystanders.
 func (a *Agent) FollowPlatform(client kubernetes.Interface, lending Lending) (manager.Runnable, error) {
 	informer := informers.NewSharedInformerFactoryWithOptions(client, 0,
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
@@ -110,6 +110,6 @@ func (a *Agent) FollowPlatform(client kubernetes.Interface, lending Lending) (ma
 	}), nil
 }
 
-// platformPod names a pod of the platform apart from the same pod as one that opted in, so that
-// neither takes the other off.
+// platformPod gives a pod of the platform another name than the same pod has as one that opted
+// in, so that neither entry removes the other.
 func platformPod(pod *corev1.Pod) string { return "platform:" + pod.Namespace + "/" + pod.Name }

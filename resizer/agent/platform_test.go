@@ -67,7 +67,7 @@ func TestFollowPlatform(t *testing.T) {
 	lending.set("default")
 	lending.change()
 	until("a namespace that is the platform's now is not", func() bool { return a.participants.has("other-uid") && !a.participants.has("envoy-uid") })
-	until("nobody watches pods", func() bool { // an API server that is none has no memory of what went between a list and a watch
+	until("nobody watches pods", func() bool { // the fake API server remembers nothing that happens between a list and a watch
 		return slices.ContainsFunc(client.Actions(), func(a clienttesting.Action) bool { return a.Matches("watch", "pods") })
 	})
 	if err := client.CoreV1().Pods(settings.Namespace).Delete(ctx, "redis", metav1.DeleteOptions{}); err != nil {
@@ -80,7 +80,7 @@ func TestFollowPlatform(t *testing.T) {
 	}
 }
 
-// platformLending is of settings with a platform that a test changes.
+// platformLending has settings with a platform that a test changes.
 type platformLending struct {
 	fixedLending
 	platform atomic.Value // settings.Namespaces

@@ -11,44 +11,45 @@ import (
 	"libra.dev/libra/resizer/cgroup"
 )
 
-// podInfo is what the cluster tells of an opted-in pod of this node.
+// podInfo is what the cluster says about an opted-in pod of this node.
 type podInfo struct {
 	function  string // namespace/revision
 	container string // id of the user's container; empty while it does not run
 	// limits are those in the pod's spec, which the kubelet writes sooner or later.
 	limits api.Resources
-	// recorded says that Libra's controller was the last to change that of CPU.
+	// recorded says that Libra's controller was the last to change the spec's CPU limit.
 	recorded bool
-	// node says that the node is the source of the pod's CPU, and lends that its mode lets
+	// node says that the pod's CPU comes from the source node, and lends that the pod's mode lets
 	// its weight change.
 	node, lends bool
-	// borrows says that its mode lets it have more than it is owed, and memoryOwed is how
-	// many bytes that are, whatever its mode; 0 while it is not known.
+	// borrows says that the pod's mode lets it have more than it is owed. memoryOwed is the bytes of
+	// memory that it is owed, whatever its mode; 0 while that is not known.
 	borrows    bool
 	memoryOwed int64
-	// allocation are the limits in the pod's Revision; zero where there are none, and while
-	// it is not known.
+	// allocation has the limits in the pod's Revision; zero where there are none, and while they are
+	// not known.
 	allocation api.Resources
-	// safeguardPercent is how much of what it was left it uses when it gets everything back; 0 of
-	// one that only the journal tells of.
+	// safeguardPercent is how much of a lowered limit the container must use to get everything back;
+	// 0 for a container known only from the journal.
 	safeguardPercent int64
-	// ceilingMilli is up to how much CPU the container may use what the node has idle; 0 of one
-	// that may use none of it.
+	// ceilingMilli is the most CPU that the container may use of what the node has idle; 0 if it may
+	// use none of it.
 	ceilingMilli int64
 	// observed says why the pod is only observed; empty when it takes part.
 	observed string
-	// cgroup is the container's, for the reflex alone, which closes it. Nil while the
-	// container does not run.
+	// cgroup is the container's. Only the reflex uses it, and closes it. Nil while the container
+	// does not run.
 	cgroup cgroup.Container
 }
 
-// safeguard is the share, 0 to 1, of a lowered limit in use at which the container gets it back.
+// safeguard returns the share, 0 to 1, of a lowered limit in use at which the container gets its
+// CPU back.
 func (i *podInfo) safeguard() float64 {
 	return float64(cmp.Or(i.safeguardPercent, settings.Default.SafeguardPercent)) / 100
 }
 
-// borrowsBeyond is how much CPU, in milli, it is owed that may borrow more from others; 0 when it
-// may not.
+// borrowsBeyond returns how much CPU, in milli, the pod is owed if it may borrow more from
+// others, and 0 if it may not.
 func (i *podInfo) borrowsBeyond() int64 {
 	if !i.borrows || i.node || i.observed != "" {
 		return 0
@@ -70,8 +71,8 @@ func newPodInfos() *podInfos {
 	return &podInfos{changed: make(chan struct{}, 1), byPod: map[string]podInfo{}, claimed: map[string]struct{}{}}
 }
 
-// set replaces what is known of a pod. The cgroup that it had stays with it while it
-// is the same container's.
+// set replaces what is known of a pod. The pod keeps its cgroup as long as its container is the
+// same.
 func (p *podInfos) set(pod string, info podInfo) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -85,7 +86,7 @@ func (p *podInfos) set(pod string, info podInfo) {
 	signal(p.changed)
 }
 
-// keepLending makes a pod lend and use as it did, while that cannot be told anew.
+// keepLending lets a pod lend and use as it did, while that cannot be determined anew.
 func (p *podInfos) keepLending(pod string, info *podInfo) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -110,7 +111,7 @@ func (p *podInfos) remove(pod string) {
 	signal(p.changed)
 }
 
-// drop closes a cgroup that the reflex never had. The caller holds the lock.
+// drop closes a cgroup that the reflex never claimed. The caller holds the lock.
 func (p *podInfos) drop(pod string) {
 	if _, ok := p.claimed[pod]; !ok && p.byPod[pod].cgroup != nil {
 		p.byPod[pod].cgroup.Close() //nolint:errcheck // nothing was written
@@ -118,21 +119,21 @@ func (p *podInfos) drop(pod string) {
 	delete(p.claimed, pod)
 }
 
-// names are those of all pods that are known.
+// names returns the names of all known pods.
 func (p *podInfos) names() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Collect(maps.Keys(p.byPod))
 }
 
-// function is that of a pod, as namespace/revision.
+// function returns a pod's function, as namespace/revision.
 func (p *podInfos) function(pod string) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.byPod[pod].function
 }
 
-// has says whether the pod's container is known with its cgroup.
+// has says whether the pod's container is known, with its cgroup.
 func (p *podInfos) has(pod, container string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -140,7 +141,7 @@ func (p *podInfos) has(pod, container string) bool {
 	return ok && info.container == container && info.cgroup != nil
 }
 
-// claim returns all that is known. The cgroups are the caller's from then on.
+// claim returns everything that is known. From then on the caller owns the cgroups.
 func (p *podInfos) claim() map[string]podInfo {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -153,8 +154,8 @@ func (p *podInfos) claim() map[string]podInfo {
 	return maps.Clone(p.byPod)
 }
 
-// observed is why a pod that is known is only observed: what its cgroup told when it
-// was opened stands while its container runs.
+// observed returns why a known pod is only observed. A reason found when its cgroup was opened
+// stands while its container runs.
 func (p *podInfos) observed(pod, bySpec string) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()

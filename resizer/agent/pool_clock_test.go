@@ -16,7 +16,7 @@ func TestPoolClock(t *testing.T) {
 	}
 
 	c.read(ms(100), pools(101))
-	c.read(ms(200), pools(260)) // which took long to come to the pool
+	c.read(ms(200), pools(260)) // which took long to arrive from the pool
 	if got := c.own(pools(300), ms(310)); !got.Equal(ms(299)) {
 		t.Errorf("it began %v after the start, want 299ms: the slow reading says less than the fast one", got.Sub(start))
 	}
@@ -27,7 +27,7 @@ func TestPoolClock(t *testing.T) {
 		t.Errorf("it began %v after the start, want no longer before it was heard of than a call may take", got.Sub(start))
 	}
 
-	// Clocks drift apart: what was read long ago says nothing any more.
+	// Clocks drift apart: old readings no longer count.
 	for i := range c.readings {
 		at := 1000 + 1000*i
 		c.read(ms(at), pools(at+50))

@@ -16,60 +16,60 @@ const (
 	// reclaimEvery is how often memory is taken, each time from one container.
 	reclaimEvery = time.Second
 
-	// A container is idle when no request has been known in it for idleTime, and it has used less
-	// than idleUse of CPU in it: probes of it may.
+	// A container is idle when no request has been known in it for idleTime, and it has used less than
+	// idleUse of CPU in that time, as its probes may.
 	idleTime = time.Minute
 	idleUse  = idleTime / 1000
 
-	// spareBytes are left to a container above its working set. Escra found that much by trial.
+	// spareBytes is what a container keeps above its working set. Escra found that much by trial.
 	spareBytes = 50 << 20
-	// A step is a part of what could be taken: Linux 6.1 takes up to twice what it is asked for.
-	// It is short, too: while it lasts the kernel has who removes the cgroup wait, and behind them
+	// A step is only part of what could be taken: Linux 6.1 takes up to twice what it is asked for. It
+	// is also short: while it lasts, the kernel blocks whoever removes the cgroup, and behind them
 	// everybody who makes or removes one.
 	stepPart  = 8
 	stepLeast = 1 << 20
 	stepMost  = 16 << 20
 
-	// A container is under pressure when it has waited for memory for longer than pressedWait since
-	// it was looked at, or has read more than pressedBytes again that had been taken.
+	// A container is under pressure when, since the last look at it, it has waited for memory for
+	// longer than pressedWait, or has read back more than pressedBytes that had been taken.
 	pressedWait  = 10 * time.Millisecond
 	pressedBytes = 1 << 20
 
-	// freePart is the part of the node's memory that is free while files may stay in the rest: they
-	// harm nobody there.
+	// While 1/freePart of the node's memory is free, files may stay in the rest: they harm nobody
+	// there.
 	freePart = 4
 )
 
-// How long nothing is taken of a container that had less to give than it seemed, and of one under
-// pressure: twice as long each time.
+// How long a container is left alone that had less to give than it seemed, or is under pressure:
+// twice as long each time.
 const (
 	lessMin, lessMax       = time.Minute, time.Hour
 	pressedMin, pressedMax = 10 * time.Minute, 24 * time.Hour
 )
 
-// What became of a step.
+// Results of a step.
 const (
 	reclaimTaken   = "taken"
-	reclaimLess    = "less"     // than half of what was asked for
-	reclaimPressed = "pressure" // it was not made
+	reclaimLess    = "less"     // less than half of what was asked for
+	reclaimPressed = "pressure" // the step was not made
 	reclaimFailed  = "failed"
 )
 
-// idling is what is known of a container of which memory may be taken. The zero value is of one
-// that was never looked at.
+// idling is what is known of a container from which memory may be taken. The zero value is a
+// container that was never looked at.
 type idling struct {
 	since time.Time // since when it is idle
-	// What it had used at the begin of the present idleTime.
+	// at is the start of the present idleTime, and cpu what had been used by then.
 	at  time.Time
 	cpu time.Duration
 
-	// workingSet is the largest, in bytes, that was seen since then. It would shrink with every
-	// step, because the kernel then takes what is used seldom for what is not used, and all would
-	// go in the end.
+	// workingSet is the largest, in bytes, that was seen in this idle period. The current one would
+	// shrink with every step, because the kernel then takes rarely used memory for unused memory, and
+	// in the end everything would go.
 	workingSet int64
 	seen       *cgroup.Cache // as read last
 
-	after         time.Time // before which nothing is taken
+	after         time.Time // nothing is taken before
 	less, pressed backoff.Delay
 }
 
@@ -77,8 +77,8 @@ func newIdling() idling {
 	return idling{less: backoff.Delay{Min: lessMin, Max: lessMax}, pressed: backoff.Delay{Min: pressedMin, Max: pressedMax}}
 }
 
-// follow takes in since when no request is known in the container, nil when one is, and what CPU
-// it has used so far.
+// follow takes in since when no request is known in the container, nil when one is, and how much
+// CPU it has used so far.
 func (i *idling) follow(now time.Time, quiet *time.Time, cpu time.Duration) {
 	switch {
 	case quiet == nil || quiet.After(i.since) || cpu < i.cpu || cpu-i.cpu >= idleUse:
@@ -89,12 +89,12 @@ func (i *idling) follow(now time.Time, quiet *time.Time, cpu time.Duration) {
 	}
 }
 
-// due says that the container is idle, and that it is time to look at it.
+// due says whether the container is idle and it is time to look at it.
 func (i *idling) due(now time.Time) bool {
 	return now.Sub(i.since) >= idleTime && !now.Before(i.after)
 }
 
-// reclaimable is how many bytes to take of a container that was just read; 0 is nothing.
+// reclaimable returns how many bytes to take from a container that was just read; 0 means nothing.
 func (i *idling) reclaimable(c cgroup.Cache) int64 {
 	could := min(c.Used-max(i.workingSet, c.Used-c.Inactive), c.Inactive-c.Unclean) - spareBytes
 	if could < stepLeast*stepPart {
@@ -103,7 +103,8 @@ func (i *idling) reclaimable(c cgroup.Cache) int64 {
 	return min(stepMost, could/stepPart)
 }
 
-// look takes in what was read, and says how many bytes to take, or that it is under pressure.
+// look takes in a reading and returns how many bytes to take, or that the container is under
+// pressure.
 func (i *idling) look(now time.Time, c cgroup.Cache) (bytes int64, pressed bool) {
 	if !i.due(now) {
 		return 0, false
@@ -123,7 +124,7 @@ func (i *idling) look(now time.Time, c cgroup.Cache) (bytes int64, pressed bool)
 	return bytes, false
 }
 
-// reclaims says that it is time to look whether there is memory to take of the container.
+// reclaims says whether it is time to look for memory to take from the container.
 func (c *container) reclaims(now time.Time) bool {
 	if c.idling.at.IsZero() {
 		c.idling = newIdling()
@@ -134,11 +135,11 @@ func (c *container) reclaims(now time.Time) bool {
 	return fresh && !a.busy && c.idling.due(now)
 }
 
-// reclaim takes memory of the container, once, and says how many bytes that was and what became
-// of it, if anything was tried.
+// reclaim takes memory from the container, once. It returns how many bytes it took and the result,
+// which is empty if it tried nothing.
 func (c *container) reclaim(now time.Time) (taken int64, result string, err error) {
 	i := &c.idling
-	i.after = now // others come first
+	i.after = now // the other containers come first
 	defer func() {
 		switch result {
 		case reclaimTaken:
@@ -165,7 +166,7 @@ func (c *container) reclaim(now time.Time) (taken int64, result string, err erro
 	case step == 0 || c.quiet.Load() == nil: // a request may just have begun
 		return 0, "", nil
 	}
-	// That it was less the kernel does not always say.
+	// The kernel does not always say that it was less.
 	if err := r.Reclaim(step); err != nil && !errors.Is(err, syscall.EAGAIN) {
 		return 0, reclaimFailed, err
 	}
@@ -179,17 +180,17 @@ func (c *container) reclaim(now time.Time) (taken int64, result string, err erro
 	return taken, reclaimTaken, nil
 }
 
-// reclaimAll takes memory of containers that are idle until ctx ends. It has a goroutine of its
-// own, because it waits while the kernel works.
+// reclaimAll takes memory from idle containers until ctx ends. It has a goroutine of its own,
+// because it blocks while the kernel works.
 func (a *Agent) reclaimAll(ctx context.Context) {
-	told := false // that the kernel cannot
+	told := false // the log says that the kernel cannot
 	for ctx.Err() == nil {
 		a.reclaimOnce(ctx, &told)
 		backoff.Pause(ctx, a.clock, together(a.clock.Now(), reclaimEvery))
 	}
 }
 
-// reclaimOnce takes memory of the container that has waited for it the longest.
+// reclaimOnce takes memory from the container that has waited longest for its turn.
 func (a *Agent) reclaimOnce(ctx context.Context, told *bool) {
 	now := a.clock.Now()
 	var next sampledPod
@@ -221,10 +222,10 @@ func (a *Agent) reclaimOnce(ctx context.Context, told *bool) {
 	log.Info("reclaimed memory of an idle container", "pod", next.pod, "function", function, "bytes", taken, "result", result)
 }
 
-// setQuiet tells whoever reclaims since when no request is known in a container of which memory may
-// be taken. That is of use when the node has little left, and where a limit was raised: the
-// kubelet counts files when it is to lower one. Under source owners only requests that borrow are
-// known, and the others are told of by the CPU that they use.
+// setQuiet tells the reclaimer since when no request is known in a container from which memory may
+// be taken. Taking memory helps when the node has little left, and where a limit was raised: the
+// kubelet counts files when it is about to lower one. Under source owners only requests that borrow
+// are known; the others show in the CPU that they use.
 func (r *reflex) setQuiet(e *entry, c *container, node nodeMemory) {
 	_, limit, _ := c.memory()
 	owed, b := e.info.allocation.MemoryBytes, r.balance(e) // nothing is owed in mode observe

@@ -18,8 +18,8 @@ import (
 	"libra.dev/libra/resizer/cgroup/cgrouptest"
 )
 
-// Whatever a container does: nothing is taken before it has been idle for a minute, nor while it
-// is to be left alone, and never of its working set and 50 MiB above.
+// Whatever a container does, nothing is taken before it has been idle for a minute, nor while it
+// is to be left alone. Its working set and 50 MiB more are never taken.
 func TestIdling(t *testing.T) {
 	var steps, rests int // so that something was tested
 	rapid.Check(t, func(t *rapid.T) {
@@ -27,8 +27,8 @@ func TestIdling(t *testing.T) {
 		now, cpu := epoch, time.Duration(0)
 		quiet := &epoch
 		cache := cgroup.Cache{Used: 900 * mib, Inactive: 800 * mib}
-		var stirredAt = now                // when a request was known last
-		var after time.Time                // until when it is to be left alone
+		var stirredAt = now                // when a request was last known
+		var after time.Time                // it is left alone until then
 		uses := []cpuUse{{now, cpu}}       // each second
 		var sets []struct{ at, set int64 } // working sets, by second
 		second := func() {
@@ -62,7 +62,7 @@ func TestIdling(t *testing.T) {
 				t.Fatalf("%d bytes are taken after %+v, %+v", bytes, before, cache)
 			case quiet == nil || now.Sub(stirredAt) < idleTime:
 				t.Fatalf("%d bytes are taken %v after a request", bytes, now.Sub(stirredAt))
-			case cpu-uses[ago(idleTime)].cpu >= 2*idleUse: // a little of it may be in each of two windows
+			case cpu-uses[ago(idleTime)].cpu >= 2*idleUse: // each of two windows may have a little of it
 				t.Fatalf("%d bytes are taken of a container that has used %v", bytes, cpu-uses[ago(idleTime)].cpu)
 			case now.Before(after):
 				t.Fatalf("%d bytes are taken %v before it may be", bytes, after.Sub(now))
@@ -107,8 +107,8 @@ func TestIdling(t *testing.T) {
 	}
 }
 
-// What the kernel finds to be used seldom, because it was told to take memory, is not taken for
-// what is not used.
+// Memory that the kernel takes to be rarely used, because it was told to take memory, does not
+// count as unused.
 func TestIdlingKeepsWorkingSet(t *testing.T) {
 	i := newIdling()
 	i.follow(epoch, &epoch, 0)
@@ -120,7 +120,7 @@ func TestIdlingKeepsWorkingSet(t *testing.T) {
 	if bytes, _ := i.look(now, cgroup.Cache{Used: 357 * mib, Inactive: 357 * mib}); bytes != 0 {
 		t.Errorf("%d bytes are to be taken, with 57 MiB above the working set left", bytes)
 	}
-	// What it has used before does not count for ever.
+	// Its earlier use does not count for ever.
 	i.follow(now, nil, 0)
 	i.follow(now, &now, 0)
 	now = now.Add(2 * idleTime)
@@ -129,16 +129,16 @@ func TestIdlingKeepsWorkingSet(t *testing.T) {
 	}
 }
 
-// cached is a cgroup of which memory can be taken.
+// cached is a cgroup from which memory can be taken.
 type cached struct {
 	constantCgroup
 	*cgroup.Cache
 	asked   []int64 // bytes
-	part    int64   // takes so many percent of what is asked for
+	part    int64   // it gives so many percent of what is asked for
 	opening error
 	err     error
 	opened  int
-	open    func() // is called as it is
+	open    func() // called when the Reclaimer is opened
 }
 
 func (c *cached) Reclaimer() (cgroup.Reclaimer, error) {
@@ -163,12 +163,12 @@ func (r *cachedReclaimer) Reclaim(bytes int64) error {
 	return r.err
 }
 
-// reclaimRig is an agent that takes memory of containers that are idle.
+// reclaimRig is an agent that takes memory from idle containers.
 type reclaimRig struct {
 	*testing.T
 	*Agent
 	clock   *clocktesting.FakeClock
-	metrics *rig // which counts
+	metrics *rig // for the counters
 	lines   []string
 	told    bool
 }
@@ -217,7 +217,7 @@ func (g *reclaimRig) expect(c *cached, what string, steps int) {
 
 func bigCache() *cgroup.Cache { return &cgroup.Cache{Used: 900 * mib, Inactive: 800 * mib} }
 
-// A step is made each second, of one container, until enough is left.
+// Each second a step takes memory from one container, until enough is left.
 func TestReclaim(t *testing.T) {
 	g := newReclaimRig(t)
 	a, b := &cached{Cache: bigCache(), part: 100}, &cached{Cache: &cgroup.Cache{Used: 300 * mib, Inactive: 250 * mib}, part: 100}
@@ -246,8 +246,8 @@ func TestReclaim(t *testing.T) {
 	}
 }
 
-// Who gives less than it is asked for, or whose memory cannot be taken, is left alone for ever
-// longer, and one that gives again is not.
+// A container that gives less than it is asked for, or whose memory cannot be taken, is left alone
+// for longer and longer. One that gives again is not.
 func TestReclaimLess(t *testing.T) {
 	g := newReclaimRig(t)
 	c := &cached{Cache: bigCache(), err: syscall.EAGAIN}
@@ -274,8 +274,8 @@ func TestReclaimLess(t *testing.T) {
 	}
 }
 
-// Who has read again what was taken of it, or waits for memory, is left alone for ten minutes, and
-// then for longer.
+// A container that has read back what was taken from it, or waits for memory, is left alone for
+// ten minutes, and then for longer.
 func TestReclaimPressure(t *testing.T) {
 	g := newReclaimRig(t)
 	c := &cached{Cache: bigCache(), part: 100}
@@ -300,8 +300,8 @@ func TestReclaimPressure(t *testing.T) {
 	}
 }
 
-// Nothing is taken while a request is known, nor for a minute after it or after CPU was used; what
-// probes use does not count.
+// Nothing is taken while a request is known, nor for a minute after it or after CPU was used. CPU
+// that probes use does not count.
 func TestReclaimOnlyWhileIdle(t *testing.T) {
 	g := newReclaimRig(t)
 	c := &cached{Cache: bigCache(), part: 100}
@@ -337,7 +337,7 @@ func TestReclaimOnlyWhileIdle(t *testing.T) {
 	g.expect(c, "with probes", 55) // not while they are answered
 }
 
-// That the kernel cannot is said once.
+// The log says only once that the kernel cannot.
 func TestReclaimUnsupported(t *testing.T) {
 	g := newReclaimRig(t)
 	for _, pod := range []string{"x/a", "x/b"} {
@@ -353,7 +353,7 @@ func TestReclaimUnsupported(t *testing.T) {
 	}
 }
 
-// Memory is taken of pods that lend, while no request is known in them, and where it is of use.
+// Memory is taken from pods that lend, while no request is known in them, and where it helps.
 func TestQuiet(t *testing.T) {
 	m := newMemoryRig(t)
 	m.run("a/p", true)
@@ -419,7 +419,8 @@ func TestQuietEndsWithARequest(t *testing.T) {
 	}
 }
 
-// On a real kernel what an idle container read is taken, and no more when it reads it again.
+// On a real kernel, what an idle container read is taken, and no more once the container reads it
+// again.
 func TestKernelReclaimsOfIdle(t *testing.T) {
 	made := cgrouptest.New(t)
 	if !made.V2 {

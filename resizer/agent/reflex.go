@@ -19,10 +19,10 @@ import (
 )
 
 const (
-	// revokeTime is how long a borrower may keep what its donor has back already, while
-	// the pool is asked which loans that ends. Then it is shrunk all the same.
+	// revokeTime is how long a borrower may keep what its donor has back already, while the agent
+	// asks the pool which loans that ends. After that the borrower is shrunk anyway.
 	revokeTime = 25 * time.Millisecond
-	// Longer than these, the exception of the safeguard is a violation.
+	// Beyond these times, the exception that the safeguard makes is a violation.
 	exceedTime = 50 * time.Millisecond
 	heldTime   = 50 * time.Millisecond
 
@@ -30,13 +30,13 @@ const (
 	// the cluster to name its pod.
 	unclaimedTime = 30 * time.Second
 
-	// Each of these makes writes that the next one may depend on.
+	// A round plans and writes at most passes times, because each pass may depend on the writes of
+	// the one before.
 	passes = 4
 )
 
-// reflex keeps the limits in the cgroups of the node what the pool's state says they
-// are to be. It is one goroutine, and waits for nobody: Redis is the link's to talk
-// to, the cluster the Tracker's.
+// reflex keeps the limits in the node's cgroups at what the pool's state says. It is one
+// goroutine, and waits for nobody: the link talks to Redis, and the Tracker to the cluster.
 type reflex struct {
 	clock    clock.WithTicker
 	log      logr.Logger
@@ -54,51 +54,51 @@ type reflex struct {
 	roundAt  atomic.Pointer[time.Time]
 	began    atomic.Bool      // there was a round
 	entries  []*entry         // by pod
-	most     map[string]int64 // bytes of memory that a function was ever seen to use
-	// aboveMemory is by how many bytes limits are, or are to be, above what is owed.
+	most     map[string]int64 // by function: the most bytes of memory that it was seen to use
+	// aboveMemory is how many bytes limits are, or are to be, above what is owed.
 	aboveMemory int64
 	state       pool.State
 	asked       time.Time // when the state was asked for; zero before the first
 	poolClock   poolClock
 	revokedBy   time.Time // until when borrowers are forgiven
 	stopping    bool
-	lost        bool // the state is too old to stand
-	// heardSince is since when it is not, or is.
+	lost        bool // the state is too old to count
+	// heardSince is when lost last changed.
 	heardSince time.Time
 
 	accountedAt time.Time
 	sums        sums // as read at accountedAt
 	exceeding   exceeding
 
-	heard       chan heard    // what began and ended
+	heard       chan heard    // invocations that began and ended
 	awake       chan struct{} // of capacity 1: a container has ended a rest
 	crowded     chan struct{} // of capacity 1: a container has come near its memory limit
-	reweigh     bool          // somebody's flights are others: weights are due at once
-	ended       bool          // some have ended: weights are due in the next round
+	reweigh     bool          // flights have changed: weights are due at once
+	ended       bool          // flights have ended: weights are due in the next round
 	weighAt     time.Time     // when weights are due; zero while all are the kubelet's
-	begun       []time.Time   // flights that no weight was written for yet
-	weightDebts []weightDebt  // of pods that have no entry that owes it
+	begun       []time.Time   // when flights began for which no weight was written yet
+	weightDebts []weightDebt  // of pods without an entry that owes it
 	sharesWrong map[group]exceeding
 	clamps      *clamps
 	repeats     repeats
-	// cappedBefore is the room of what capped made last, which nobody keeps.
+	// cappedBefore is the slice that capped returned last. It is reused, since nobody keeps it.
 	cappedBefore []capped
 
 	beatDue  bool // something changed that the pool must know
 	beatAt   time.Time
 	cpuTimes cpuTimes
 	lendCPU  int64 // milli CPU, as measured at the last beat on time
-	// capacity and idle are the node's; zero of what is not known. CPU is of the last beat on time.
+	// capacity and idle are the node's; zero where not known. CPU is as of the last beat on time.
 	capacity, idle api.Resources
 }
 
-// exceeding is since when more is in force than is owed, or than is due.
+// exceeding says since when more has been in force than is owed, or than is due.
 type exceeding struct {
 	since   time.Time // zero while it is not
 	counted bool
 }
 
-// run works until ctx ends. What it has changed is left as it is: stop gives it back.
+// run works until ctx ends. It leaves what it changed as it is: stop gives that back.
 func (r *reflex) run(ctx context.Context) {
 	r.log = logf.FromContext(ctx)
 	if r.settings.Unguarded {
@@ -150,7 +150,7 @@ func (r *reflex) run(ctx context.Context) {
 	}
 }
 
-// untilNext is how long the next round can wait when nothing happens.
+// untilNext returns how long the next round can wait if nothing happens.
 func (r *reflex) untilNext() time.Duration {
 	now := r.clock.Now()
 	if r.reweigh {
@@ -200,7 +200,7 @@ func (r *reflex) learn(n news) {
 	}
 }
 
-// round looks, writes what is to be written, and says whether anything was.
+// round looks at containers, writes the limits that are due, and says whether it wrote any.
 func (r *reflex) round(ctx context.Context) (wrote bool) {
 	now := r.clock.Now()
 	r.setLost(now)
@@ -248,7 +248,8 @@ func (r *reflex) round(ctx context.Context) (wrote bool) {
 	return wrote
 }
 
-// setLost notices that the pool has not answered for a lease, and that it does again.
+// setLost notices when the pool has not answered for the length of a lease, and when it answers
+// again.
 func (r *reflex) setLost(now time.Time) {
 	lost := now.Sub(r.asked) > pool.LeaseTTL
 	if lost == r.lost {
@@ -260,7 +261,7 @@ func (r *reflex) setLost(now time.Time) {
 	}
 }
 
-// balance is the pod's in a state that stands.
+// balance returns the pod's balance in the state, and zero while the state does not count.
 func (r *reflex) balance(e *entry) pool.Balance {
 	if r.lost || r.stopping {
 		return pool.Balance{}
@@ -272,8 +273,8 @@ func (r *reflex) balance(e *entry) pool.Balance {
 	return b
 }
 
-// leaveCPU leaves the CPU limit of a container to others, once nothing that was lent of it
-// is in force: the node has become the source.
+// leaveCPU leaves a container's CPU limit to others once the node has become the source and no
+// loan of it is in force any more.
 func (r *reflex) leaveCPU(ctx context.Context, e *entry) {
 	if !e.info.node || e.allocation == 0 || e.debtor != "" && !e.cpuSettled() {
 		return
@@ -284,17 +285,17 @@ func (r *reflex) leaveCPU(ctx context.Context, e *entry) {
 		e.debtor = ""
 	}
 	e.owe(0)
-	r.clamps.stir(r.clock.Now()) // they have its ceiling from now on
+	r.clamps.stir(r.clock.Now()) // the clamps have its ceiling from now on
 }
 
-// concerns says that the state has the pod lend or borrow.
+// concerns says whether the state has the pod lend or borrow CPU.
 func (r *reflex) concerns(e *entry) bool {
 	b := r.balance(e)
 	return b.Lent.CPUMilli > 0 || b.Borrowed.CPUMilli > 0
 }
 
-// adopt makes a container one that the agent changes, when it is to be changed for
-// the first time.
+// adopt makes a container one that the agent manages, when it is to be changed for the first
+// time.
 func (r *reflex) adopt(ctx context.Context, e *entry) {
 	b := r.balance(e)
 	if !e.read || e.debtor != "" {
@@ -343,8 +344,8 @@ func (r *reflex) settle(ctx context.Context) {
 			continue
 		}
 		if !specSettled {
-			// One of Libra's own is taken back as soon as there is a controller: until then the
-			// next container would begin with it, and with nobody who knows what it is owed.
+			// A limit of Libra's own is taken back as soon as there is a controller. Until then the next
+			// container would start with it, and nobody would know what that container is owed.
 			if r.lost || r.stopping || r.concerns(e) || e.info.recorded || now.Sub(e.wholeSince) < specPatience || now.Sub(r.heardSince) < specPatience {
 				continue
 			}

@@ -42,7 +42,7 @@ func TestLoanAndItsEnd(t *testing.T) {
 	}
 }
 
-// Who samples a container that rests takes it to have the limit of before, unless it is told.
+// The sampler takes a container that rests to have its earlier limit, unless it is told otherwise.
 func TestSamplerIsToldOfALimitThatWasSet(t *testing.T) {
 	g := newTestRig(t)
 	sampled := &container{id: "borrower", cgroup: &handle{kernelContainer: g.run("default/b", "borrower", userLimits)}}
@@ -73,7 +73,7 @@ func TestSafeguardRestoresAtOnce(t *testing.T) {
 	g.want("donor", 300)
 	g.pass(10 * time.Millisecond)
 	g.want("donor", 500)
-	g.want("borrower", 700) // until the pool has said which loans that ends
+	g.want("borrower", 700) // until the pool says which loans that ends
 	if n := g.counted("libra.agent.safeguards", ""); n != 1 {
 		t.Errorf("%d safeguards, want 1", n)
 	}
@@ -88,7 +88,8 @@ func TestSafeguardRestoresAtOnce(t *testing.T) {
 	}
 }
 
-// lendIdle makes the donor's pod idle, and the borrower one of what it does not need meanwhile.
+// lendIdle makes the donor's pod idle, and lets the borrower borrow what it does not need
+// meanwhile.
 func (g *rig) lendIdle() {
 	g.Helper()
 	g.run("default/d", "donor", userLimits)
@@ -137,7 +138,7 @@ func TestAnInvocationOfAnIdleDonorIsNotHeldAgainstItsFunction(t *testing.T) {
 	g := newTestRig(t)
 	g.lendIdle()
 	g.begin("3", "default/d", api.Resources{CPUMilli: 200}, api.Resources{})
-	g.kernel["donor"].ThrottledPeriods++ // by what has begun, of which the agent hears later
+	g.kernel["donor"].ThrottledPeriods++ // by an invocation of whose Begin the agent hears later
 	g.pass(10 * time.Millisecond)
 	g.want("donor", 500)
 	g.exchange()
@@ -191,8 +192,8 @@ func TestStaleValuesAreRewritten(t *testing.T) {
 	}
 }
 
-// What another puts in force is put right when it is seen. It counts all the same: the
-// alerts are on what was, not on what was meant.
+// A limit that another puts in force is put right when it is seen. It counts all the same: the
+// alerts are on what was in force, not on what was meant to be.
 func TestWhatAnotherPutsInForceCounts(t *testing.T) {
 	g := newTestRig(t)
 	g.lend()
@@ -243,7 +244,7 @@ func TestForeignLimitsAreLeftAlone(t *testing.T) {
 	}
 }
 
-// What a pod is owed its Revision says, whatever somebody writes to Redis.
+// The Revision says what a pod is owed, whatever somebody writes to Redis.
 func TestAllocationsInRedisAreNotBelieved(t *testing.T) {
 	for name, claimed := range map[string]api.Resources{
 		"more": {CPUMilli: 4000, MemoryBytes: 4096 * mib},
@@ -374,7 +375,7 @@ func TestHeartbeat(t *testing.T) {
 	}
 }
 
-// The heartbeat that opens a pool tells it which pods hold nothing of before.
+// The heartbeat that opens a pool tells it which pods hold nothing from before.
 func TestPodsThatRestWhenThePoolOpens(t *testing.T) {
 	g := newTestRig(t)
 	for _, name := range []string{"busy", "resting"} {
@@ -397,8 +398,8 @@ func TestPodsThatRestWhenThePoolOpens(t *testing.T) {
 	}
 }
 
-// What an activator that is gone had in a pod is over when the pod uses no CPU any more, and the pod
-// lends again.
+// Whatever an activator that is gone had in a pod is over once the pod uses no CPU any more, and
+// the pod lends again.
 func TestLapsedIsOverWhenItsPodRests(t *testing.T) {
 	g := newTestRig(t)
 	donor := g.run("default/d", "donor", userLimits)
@@ -481,7 +482,7 @@ func TestWhatNobodyPaysForComesDownAtOnce(t *testing.T) {
 	g.want("borrower", 500)
 }
 
-// What a container is owed does not wait for a decrease that failed again and again.
+// A restore does not wait for a decrease that failed again and again.
 func TestRestoresDoNotBackOff(t *testing.T) {
 	g := newTestRig(t)
 	donor := g.run("default/d", "donor", userLimits)
@@ -506,7 +507,7 @@ func TestRestoresDoNotBackOff(t *testing.T) {
 	g.want("donor", 300)
 }
 
-// What is read of a container that an earlier agent left may be half of a write.
+// The limit that is read of a container of an earlier agent may be half of a write.
 func TestANewAgentWritesWhatItReads(t *testing.T) {
 	g := newTestRig(t)
 	g.lend()
@@ -559,7 +560,7 @@ func TestUnopenedContainers(t *testing.T) {
 	}
 }
 
-// Who keeps a pod's spec at other limits gets it.
+// Another manager that keeps other limits in a pod's spec gets its way.
 func TestAnotherManagerOfTheSpec(t *testing.T) {
 	g := newTestRig(t)
 	g.lend()
@@ -584,8 +585,8 @@ func TestAnotherManagerOfTheSpec(t *testing.T) {
 	}
 }
 
-// A record that nobody takes back does not become what the container is owed: it is not
-// let go of, and the next container of the pod gets its own.
+// A record that nobody takes back does not become what the container is owed: the agent does not
+// let go of the container, and the pod's next container gets its own allocation.
 func TestRecordThatNobodyTakesBack(t *testing.T) {
 	g := newTestRig(t)
 	g.lend()
@@ -630,7 +631,7 @@ func TestStop(t *testing.T) {
 	}
 }
 
-// A container is read anew as soon as anybody has changed it, is to, or may have.
+// A container is read anew as soon as somebody has changed it, is about to, or may have.
 func TestWhatIsReadAnew(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(g *rig, e *entry)

@@ -2,11 +2,12 @@ package agent
 
 import "time"
 
-// logEvery is how often the log says the same of a pod at most.
+// logEvery is the least time between two log lines that say the same about a pod.
 const logEvery = 10 * time.Second
 
-// repeats is for the log's lines about what can happen to a pod a hundred times a second.
-// What happens first is told at once, and what follows in one line every logEvery.
+// repeats thins out log lines about what can happen to a pod a hundred times a second.
+// The first occurrence is logged at once, and those that follow in one line every
+// logEvery.
 type repeats map[repeat]*repeated
 
 type repeat struct{ pod, what string }
@@ -16,7 +17,7 @@ type repeated struct {
 	times int // since then
 }
 
-// tell says whether the log is to tell now, and how often it happened since it did last.
+// tell says whether to log now, and how often it has happened since the last line.
 func (r repeats) tell(pod, what string, now time.Time) (times int, ok bool) {
 	seen := r[repeat{pod, what}]
 	if seen == nil {
@@ -31,7 +32,7 @@ func (r repeats) tell(pod, what string, now time.Time) (times int, ok bool) {
 	return times, true
 }
 
-// forget drops what has not happened for so long that the log would tell of it at once.
+// forget drops entries so old that the next occurrence would be logged at once.
 func (r repeats) forget(now time.Time) {
 	for of, seen := range r {
 		if seen.times == 0 && now.Sub(seen.told) >= logEvery || now.Sub(seen.told) >= 2*logEvery {

@@ -11,13 +11,13 @@ import (
 	"libra.dev/libra/pkg/report"
 )
 
-// inForce is what a container has more and less than it is owed.
+// inForce is how much less and how much more than it is owed a container has.
 type inForce struct {
 	lentMilli int64
 	borrowed  api.Resources
 }
 
-// report adds what was in force of a container for a time.
+// report adds to the tally what a container had in force for a time.
 func (r *reflex) report(e *entry, passed time.Duration) {
 	if e.reported == (inForce{}) {
 		return
@@ -29,8 +29,8 @@ func (r *reflex) report(e *entry, passed time.Duration) {
 	r.tally.Add(functionName(e.info.function), &sums)
 }
 
-// reportUse adds what a container used beyond its allocation where the CPU comes from the node: no loan
-// tells it.
+// reportUse adds what a container used beyond its allocation when its CPU comes from the node: no
+// loan shows that.
 func (c *clamps) reportUse(k *clampedContainer, overMilli int64, passed time.Duration) {
 	if overMilli <= 0 || k.bound != nil {
 		return
@@ -40,20 +40,20 @@ func (c *clamps) reportUse(k *clampedContainer, overMilli int64, passed time.Dur
 	c.tally.Add(functionName(k.function), &sums)
 }
 
-// reportSafeguard adds a safeguard that fired.
+// reportSafeguard adds one safeguard that fired.
 func (r *reflex) reportSafeguard(e *entry) {
 	var sums report.Sums
 	sums[report.Safeguards] = 1
 	r.tally.Add(functionName(e.info.function), &sums)
 }
 
-// functionName is that of namespace/revision.
+// functionName parses namespace/revision.
 func functionName(function string) types.NamespacedName {
 	namespace, name, _ := strings.Cut(function, "/")
 	return types.NamespacedName{Namespace: namespace, Name: name}
 }
 
-// ReportTo has the agent send what containers lent and borrowed to a store. It is to be called before Start.
+// ReportTo makes the agent send what containers lent and borrowed to a store. Call it before Start.
 func (a *Agent) ReportTo(store report.Store) {
 	a.sender = &report.Sender{
 		Clock:  a.clock,

@@ -32,7 +32,7 @@ func TestLoansAreReported(t *testing.T) {
 		t.Error("A second of a loan of 200m (-want, +got):\n" + diff)
 	}
 
-	// A pause, in which nothing was read, is no time of a loan.
+	// A pause in which nothing was read does not count as time of a loan.
 	g.clock.Step(time.Minute)
 	g.round(g.ctx)
 	if got, want := g.tally.Drain()[reportedFunction][report.LentCPU], report.CPUTime(200, longestAccounted); got > want {
@@ -65,7 +65,7 @@ func TestSafeguardIsReported(t *testing.T) {
 	}
 }
 
-// Under the source node, what a function uses beyond its limit is borrowed.
+// Under source node, what a function uses beyond its limit counts as borrowed.
 func TestUseBeyondTheLimitIsReported(t *testing.T) {
 	g := newTestClampRig(t)
 	g.tally = &report.Tally{}
@@ -80,7 +80,8 @@ func TestUseBeyondTheLimitIsReported(t *testing.T) {
 		t.Errorf("of 1500m used with a limit of 500m, %dm are reported as borrowed, want 1000m but for the first round", mean)
 	}
 
-	// After a rest, what is used was used since then, however long ago the round before was.
+	// Use after a rest counts from the end of the rest, however long ago the round before
+	// was.
 	c := &g.containers[0]
 	rest := func(d time.Duration) {
 		for until := g.clock.Now().Add(d); g.clock.Now().Before(until); {
@@ -94,7 +95,7 @@ func TestUseBeyondTheLimitIsReported(t *testing.T) {
 	c.rests = false
 	g.stir(g.clock.Now())
 	g.pass(200*time.Millisecond, 0)
-	// 80 ms of CPU in a period in which 50 are its own.
+	// 80 ms of CPU in a period, 50 of which are its own.
 	if got, want := g.tally.Drain()[reportedOf("f")][report.BorrowedCPU], report.CPUTime(300, peakWindow); got < want/2 || got > 2*want {
 		t.Errorf("a burst of 30 ms of CPU beyond the limit is reported as %d, want about %d", got, want)
 	}

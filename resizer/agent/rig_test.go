@@ -38,7 +38,7 @@ type kernelContainer struct {
 	pod    *kernelPod
 }
 
-// kernelPod is the cgroup of a pod, of which the kernel keeps the weight.
+// kernelPod is the cgroup of a pod, with the weight that the kernel keeps.
 type kernelPod struct {
 	dir     string
 	weight  int64
@@ -151,14 +151,14 @@ func (h *handle) MemoryGuard() (int64, error)          { return h.guard, h.check
 func (h *handle) Reclaimer() (cgroup.Reclaimer, error) { return nil, errors.ErrUnsupported }
 func (h *handle) Close() error                         { h.closed = true; return nil }
 
-// fatal is what testing and rapid tests have in common.
+// fatal is the part that testing and rapid tests have in common.
 type fatal interface {
 	Helper()
 	Fatalf(format string, args ...any)
 }
 
-// rig is a reflex that a test takes through its rounds, with a pool that is real and a
-// kernel that is not.
+// rig is a reflex that a test takes through its rounds, with a real pool and a fake
+// kernel.
 type rig struct {
 	fatal
 	ctx     context.Context
@@ -171,12 +171,12 @@ type rig struct {
 	spans   *tracetest.SpanRecorder
 	told    pool.Heartbeat
 	opening error // what opening a cgroup fails with
-	// safeguardPercent is that of pods from now on; 0 is not known.
+	// safeguardPercent applies to pods from now on; 0 is not known.
 	safeguardPercent int64
 	*reflex
 }
 
-// named are the pods that the pool was told of last.
+// named returns the pods in the last heartbeat.
 func (g *rig) named() map[string]bool {
 	pods := map[string]bool{}
 	for pod := range g.told.Pods {
@@ -241,7 +241,7 @@ func (g *rig) start() {
 
 var userLimits = api.Resources{CPUMilli: 500, MemoryBytes: 512 * mib}
 
-// run makes a pod's container run, with limits of its spec.
+// run makes a pod's container run, with the limits in its spec.
 func (g *rig) run(pod, container string, limits api.Resources) *kernelContainer {
 	c, ok := g.kernel[container]
 	if !ok {
@@ -265,7 +265,7 @@ func (g *rig) remove(pod string) {
 	g.round(g.ctx)
 }
 
-// exchange does what the link does: heartbeats, strikes and a read.
+// exchange does the link's work: heartbeats, strikes and a read.
 func (g *rig) exchange() {
 	g.Helper()
 	if err := g.link.revoke(g.ctx); err != nil {
@@ -273,7 +273,7 @@ func (g *rig) exchange() {
 	}
 	select {
 	case hb := <-g.link.beats:
-		// The test machine may be busy: what it has idle is node_test's.
+		// The test machine may be busy; node_test covers what it has idle.
 		hb.Lendable = api.Resources{CPUMilli: 1 << 30, MemoryBytes: 1 << 40}
 		g.told = hb
 		if _, err := g.pool.Heartbeat(g.ctx, node, hb); err != nil {
@@ -288,7 +288,7 @@ func (g *rig) exchange() {
 	g.round(g.ctx)
 }
 
-// pass lets time pass in rounds that hear nothing of the pool.
+// pass lets time pass in rounds that hear nothing from the pool.
 func (g *rig) pass(d time.Duration) {
 	for until := g.clock.Now().Add(d); g.clock.Now().Before(until); {
 		g.clock.Step(10 * time.Millisecond)
@@ -333,7 +333,7 @@ func (g *rig) begin(id, pod string, surplus, want api.Resources) {
 	}
 }
 
-// beginIdling begins one whose pod lends 400m when it has ended.
+// beginIdling begins an invocation whose pod lends 400m when it has ended.
 func (g *rig) beginIdling(id, pod string) {
 	g.Helper()
 	_, err := g.pool.Begin(g.ctx, node, pool.Invocation{
@@ -352,7 +352,8 @@ func (g *rig) end(id string) {
 	}
 }
 
-// want compares the CPU limit of a container. That of memory is never the agent's to set.
+// want compares the CPU limit of a container. The memory limit is never the agent's to
+// set.
 func (g *rig) want(container string, milli int64) {
 	g.Helper()
 	if got := g.kernel[container].Limit; got != (api.Resources{CPUMilli: milli, MemoryBytes: userLimits.MemoryBytes}) {
@@ -360,7 +361,7 @@ func (g *rig) want(container string, milli int64) {
 	}
 }
 
-// debts are the containers that the journal names.
+// debts returns the containers that the journal names.
 func (g *rig) debts() []string {
 	g.Helper()
 	files, err := filepath.Glob(filepath.Join(g.dir, "*"+journalSuffix))
@@ -373,7 +374,8 @@ func (g *rig) debts() []string {
 	return files
 }
 
-// counted is a counter's sum, of the data points with an attribute value, if any.
+// counted returns a counter's sum over the data points with an attribute value, if one is
+// given.
 func (g *rig) counted(name string, value string) int64 {
 	g.Helper()
 	var data metricdata.ResourceMetrics
@@ -399,7 +401,7 @@ func (g *rig) counted(name string, value string) int64 {
 	return sum
 }
 
-// countedSeconds is the sum of a counter of time.
+// countedSeconds returns the sum of a counter of time.
 func (g *rig) countedSeconds(name string) (sum float64) {
 	g.Helper()
 	var data metricdata.ResourceMetrics

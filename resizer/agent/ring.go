@@ -3,35 +3,35 @@ package agent
 import "time"
 
 const (
-	// keptFor is for how long samples are kept of a container, but for no more than mostKept, which
-	// are a minute's of one that lends or borrows. A longer invocation is not covered by them and so
-	// never observed; its function keeps its user allocation. To keep more would cost each
-	// container memory and each end time.
+	// keptFor is how long a container's samples are kept, but no more than mostKept of them, which
+	// is a minute's worth for a container that lends or borrows. They do not cover a longer
+	// invocation, so it is never observed, and its function keeps its user allocation. Keeping more
+	// would cost memory for each container and time at each end.
 	keptFor  = 2 * time.Minute
 	mostKept = int(time.Minute / sampleEvery)
-	// leastRoom is for how many samples there is room at least.
+	// leastRoom is the least number of samples that there is room for.
 	leastRoom = 16
 )
 
-// ring is the samples of a container, in the order of time. The room for them is for as many as
-// were taken lately: a container that works is sampled twenty times as often as one that rests.
-// The zero value is empty.
+// ring holds the samples of a container, in order of time. It has room for as many as were taken
+// lately: a container that works is sampled twenty times as often as one that rests. The zero
+// value is empty.
 type ring struct {
 	room   []sample
-	oldest int // where it is in room
+	oldest int // its index in room
 	kept   int // samples
 }
 
-// len is how many there are.
+// len returns the number of samples.
 func (r *ring) len() int { return r.kept }
 
-// at is one of them, by how many are older.
+// at returns the sample that has i older ones.
 func (r *ring) at(i int) *sample { return &r.room[(r.oldest+i)%len(r.room)] }
 
-// last is the newest.
+// last returns the newest sample.
 func (r *ring) last() *sample { return r.at(r.kept - 1) }
 
-// add adds the newest, and leaves out those that are too old by its time.
+// add adds the newest sample, and drops those that are too old by its time or too many.
 func (r *ring) add(s sample) {
 	for r.kept == mostKept || r.kept > 0 && s.at.Sub(r.at(0).at) > keptFor {
 		r.oldest = (r.oldest + 1) % len(r.room)

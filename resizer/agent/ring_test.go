@@ -7,8 +7,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// All samples of the last two minutes are there, or the newest of them, in their order, whatever the
-// times between them, and the room is for not many more.
+// The ring has all samples of the last two minutes, or the newest of them, in order, whatever the
+// times between them, and room for not many more.
 func TestRing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var r ring
@@ -35,7 +35,7 @@ func TestRing(t *testing.T) {
 				}
 			}
 		}
-		for range 10 { // of what is kept it needs no more room
+		for range 10 { // for what is kept it needs no more room
 			now = now.Add(keptFor)
 			r.add(sample{at: now})
 		}

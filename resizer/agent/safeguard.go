@@ -2,22 +2,22 @@ package agent
 
 import "time"
 
-// safeguardWindows are the times over which CPU use is held against a lowered limit.
-// The first is the period of a CPU quota. What stays under the threshold in every one
-// of those stays under it in four in a row; over these, steady use is told more
-// exactly, because samples do not fall on the edges of a window.
+// safeguardWindows are the times over which CPU use is compared with a lowered limit. The first
+// is the period of a CPU quota. Use that stays under the threshold in every such period also
+// stays under it in four in a row. The second measures steady use more exactly, because samples
+// do not fall on the edges of a window.
 var safeguardWindows = [...]time.Duration{peakWindow, 4 * peakWindow}
 
-// watch is the safeguard of one container: it tells from one sample after another
-// whether use comes near a lowered limit. The zero value is ready.
+// watch is the safeguard of one container: it tells from successive samples whether use comes
+// near a lowered limit. The zero value is ready to use.
 type watch struct {
-	limit   int64 // milli CPU lowered to; 0 is not lowered
-	periods int64 // counter when it was lowered
+	limit   int64 // the lowered limit, in milli CPU; 0 if it is not lowered
+	periods int64 // ThrottledPeriods when it was lowered
 	samples []sample
 }
 
 // add takes the next sample of a container that is owed so many milli CPU, and says whether use
-// crossed the threshold, 0 to 1.
+// crossed the threshold, 0 to 1, or the container was throttled.
 func (w *watch) add(s sample, owed int64, threshold float64) bool {
 	limit := s.Limit.CPUMilli
 	if limit == 0 || limit >= owed {
@@ -25,7 +25,7 @@ func (w *watch) add(s sample, owed int64, threshold float64) bool {
 		return false
 	}
 	if w.limit == 0 || limit < w.limit {
-		// What was used under a higher limit does not count against this one.
+		// Use under a higher limit does not count against this one.
 		w.limit, w.periods = limit, s.ThrottledPeriods
 		w.samples = append(w.samples[:0], s)
 		return false

@@ -77,7 +77,8 @@ func TestSafeguard(t *testing.T) {
 // use is CPU used over time, in steps of a millisecond.
 type use []time.Duration
 
-// mostIn is the most used in any window of a number of milliseconds, and used of all.
+// mostIn returns the most used in any window of so many milliseconds, and the use in
+// all.
 func (u use) mostIn(window int) (most, used time.Duration) {
 	var in time.Duration
 	for i, d := range u {
@@ -119,8 +120,8 @@ func (u use) sampleAt(t *rapid.T, limit int64, add func(at int, s sample) (stop 
 	}
 }
 
-// A container that is lowered to what its peak of any 100 ms stays under the threshold
-// of never trips the safeguard.
+// A container whose limit is lowered so that its peak in any 100 ms stays under the
+// threshold never trips the safeguard.
 func TestSafeguardAllowsWhatWasPredicted(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		u := drawUse(t)
@@ -128,7 +129,7 @@ func TestSafeguardAllowsWhatWasPredicted(t *testing.T) {
 		peak, _ := u.mostIn(100)
 		limit := int64(float64(peak)/threshold/float64(100*time.Millisecond)*1000) + 1
 		if threshold*float64(limit)/1000*float64(100*time.Millisecond) <= float64(peak) {
-			limit++ // it was a whole number, but for the rounding
+			limit++ // it was a whole number, except for rounding
 		}
 		var w watch
 		u.sampleAt(t, limit, func(at int, s sample) bool {
@@ -140,8 +141,8 @@ func TestSafeguardAllowsWhatWasPredicted(t *testing.T) {
 	})
 }
 
-// What is used between two samples that are at most 100 ms apart and is not less than
-// the threshold trips the safeguard at the second.
+// Use between two samples at most 100 ms apart that reaches the threshold trips the
+// safeguard at the second sample.
 func TestSafeguardTripsAtTheNextSample(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		u := drawUse(t)

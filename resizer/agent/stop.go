@@ -8,7 +8,7 @@ import (
 )
 
 // stop gives every container what it is owed, tells the pool that nobody takes part
-// any more, and lets go of all. ctx bounds it.
+// any more, and closes everything. ctx bounds it.
 func (r *reflex) stop(ctx context.Context) {
 	r.stopping = true
 	r.round(ctx)

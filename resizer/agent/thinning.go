@@ -3,18 +3,19 @@ package agent
 import "time"
 
 const (
-	// observeFreely is how many invocations of a container are all observed: those of two are
-	// as many as the predictor keeps of a function.
+	// observeFreely is how many invocations of a container are all observed. Those of two
+	// containers are as many as the predictor keeps of a function.
 	observeFreely = 100
-	// observeEvery is about how often one is observed after that. The predictor follows
-	// what changes as well by some of many, and what it does with each costs more than what
-	// the pool, the agent and the activator do with the invocation.
+	// observeEvery is roughly how often one is observed after that. A few of many show the
+	// predictor what changes just as well, and its work on each costs more than what the
+	// pool, the agent and the activator do for the invocation.
 	observeEvery = time.Second
-	// thinnedMost is how long none is, when they become fewer.
+	// thinnedMost is the longest time without an observation when invocations become fewer.
 	thinnedMost = 10 * observeEvery
 )
 
-// thinning chooses which invocations of a container are observed. The zero value is ready.
+// thinning chooses which invocations of a container are observed. The zero value is ready
+// to use.
 type thinning struct {
 	observed int       // so far
 	at       time.Time // when the last was
@@ -22,9 +23,9 @@ type thinning struct {
 	skip     int       // how many more are left out
 }
 
-// wants says whether the invocation that has just ended is to be observed. It goes by how
-// many have ended, not by the time: what is in flight at a given time is more often a long
-// one.
+// wants says whether to observe the invocation that has just ended. It goes by how many
+// have ended, not by time: an invocation that is in flight at a given moment is more often
+// a long one.
 func (t *thinning) wants(now time.Time) bool {
 	t.ended++
 	if t.skip > 0 && now.Sub(t.at) < thinnedMost {

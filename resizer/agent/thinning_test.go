@@ -9,7 +9,7 @@ import (
 func TestThinning(t *testing.T) {
 	var th thinning
 	now := epoch
-	// observed is how many of n that end so often are.
+	// observed returns how many of n invocations that end so often are observed.
 	observed := func(n int, every time.Duration) (wanted int) {
 		for range n {
 			now = now.Add(every)
@@ -33,14 +33,15 @@ func TestThinning(t *testing.T) {
 	}
 }
 
-// Long ones are observed as often as they are, not as often as one is in flight.
+// Long invocations are observed in proportion to their number, not to the time
+// that one is in flight.
 func TestThinningIsFairToShortOnes(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	var th thinning
 	now := epoch
 	var wanted, long int
 	for wanted < 2000 {
-		isLong := random.IntN(10) == 0 // and nine tenths of the time one is in flight
+		isLong := random.IntN(10) == 0 // nine tenths of the time a long one is in flight
 		now = now.Add(time.Millisecond)
 		if isLong {
 			now = now.Add(80 * time.Millisecond)

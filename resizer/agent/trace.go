@@ -12,8 +12,8 @@ import (
 
 const instrumentation = "libra.dev/libra/resizer/agent"
 
-// span begins the span of a write, as a child of the invocation's whose loan it is for.
-// Limits are milli CPU, as in the log.
+// span starts the span of a write, as a child of the span of the invocation whose loan
+// it is for. Limits are in milli CPU, as in the log.
 func (r *reflex) span(e *entry, w write) trace.Span {
 	if e.trace == "" {
 		return telemetry.Untraced

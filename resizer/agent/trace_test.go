@@ -12,8 +12,8 @@ import (
 	"libra.dev/libra/pkg/pool"
 )
 
-// written are the spans of writes since it was last called: what was done, of which
-// parent, and what became of it.
+// written returns the spans of writes since it was last called: what was done, of
+// which parent, and with what result.
 func (g *rig) written() []string {
 	var spans []string
 	for _, s := range g.spans.Ended() {
@@ -75,8 +75,8 @@ func TestWritesAreInTheTraceOfTheirLoan(t *testing.T) {
 		"libra.resize cgroup: default/b borrower lower 700 to 500 written, parent b7ad6b7169203331",
 	)
 
-	// What is set again when all is whole, and what is changed for a loan without a
-	// trace, is in none.
+	// A limit that is set again when all is whole, and a change for a loan without a
+	// trace, are in no trace.
 	g.kernel["donor"].Limit.CPUMilli = 400
 	g.pass(10 * time.Millisecond)
 	g.want("donor", 500)
@@ -89,7 +89,7 @@ func TestWritesAreInTheTraceOfTheirLoan(t *testing.T) {
 	expect()
 }
 
-// A restore that nobody asked for any more is in the trace of the loan that it undoes.
+// A restore that nobody asks for any more is in the trace of the loan that it undoes.
 func TestRestoreAfterRedisIsLostIsInTheTrace(t *testing.T) {
 	g := newTestRig(t)
 	g.run("default/d", "donor", userLimits)

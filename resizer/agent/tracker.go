@@ -41,7 +41,7 @@ import (
 	"libra.dev/libra/resizer/eligible"
 )
 
-// retryMost is how long a pod that could not be looked at waits at most until it is again.
+// retryMost is the longest wait before a pod that could not be looked at is tried again.
 const retryMost = 5 * time.Second
 
 // Tracker keeps the agent's containers in step with the pods of its node.
@@ -57,9 +57,9 @@ type Tracker struct {
 	participants *participants
 }
 
-// ManagerOptions are those of a manager whose cache holds a node and its opted-in pods. It
-// begins without the API server: what an earlier agent owed is given back also while
-// nothing but this node is left of the cluster.
+// ManagerOptions returns the options of a manager whose cache holds a node and its opted-in pods.
+// The manager starts without the API server, so that the agent gives back what an earlier one owed
+// even while nothing but this node is left of the cluster.
 func ManagerOptions(node string) (manager.Options, error) {
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), servingv1.AddToScheme(scheme)); err != nil {
@@ -86,8 +86,8 @@ func ManagerOptions(node string) (manager.Options, error) {
 	}, nil
 }
 
-// Register adds the tracker to a manager of ManagerOptions. The agent, which is to be started after,
-// does not speak for its pods until they were looked at.
+// Register adds the tracker to a manager made with ManagerOptions. The agent, which must be started
+// afterwards, does not speak for its pods until they were looked at.
 func (t *Tracker) Register(mgr manager.Manager) error {
 	t.pods.await()
 	if err := mgr.Add(manager.RunnableFunc(t.introduce)); err != nil {
@@ -100,13 +100,13 @@ func (t *Tracker) Register(mgr manager.Manager) error {
 		Complete(t)
 }
 
-// retries is when a pod is looked at again that could not be. The default waits up to a quarter of an hour
-// after several failures, and its limits would not be followed meanwhile.
+// retries says when to requeue a pod that could not be looked at. The default waits up to a quarter
+// of an hour after several failures, and the pod's limits would not be followed meanwhile.
 func retries() workqueue.TypedRateLimiter[reconcile.Request] {
 	return workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](backoff.Min, retryMost)
 }
 
-// followSettings has all pods looked at again when the settings change.
+// followSettings requeues all pods when the settings change.
 func (t *Tracker) followSettings(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 	t.lending.OnChange(func() {
 		for _, request := range t.allPods(context.Background(), nil) {
@@ -146,12 +146,12 @@ func (t *Tracker) Reconcile(ctx context.Context, req reconcile.Request) (_ ctrl.
 		return ctrl.Result{}, nil
 	}
 	if t.lending.For(pod.Namespace).ModeOf(pod.Annotations) == api.ModeObserve {
-		t.participants.remove(name) // nothing is different for it, and so it is a bystander
+		t.participants.remove(name) // nothing changes for it, so it is a bystander
 	} else {
 		t.participants.set(name, string(pod.UID))
 	}
 
-	// 2. Its container does not run: what it was owed, the next one is.
+	// 2. Its container does not run: the next one is owed the same.
 	user := userContainer(&pod)
 	info := podInfo{
 		function: api.FunctionOf(types.NamespacedName{
@@ -163,7 +163,7 @@ func (t *Tracker) Reconcile(ctx context.Context, req reconcile.Request) (_ ctrl.
 		info.limits = api.FromList(user.Resources.Limits)
 		info.recorded = recorded(&pod, user.Name)
 	}
-	// What its Revision does not tell now it may tell later; all else goes on meanwhile.
+	// If its Revision cannot be read now, a retry may read it; everything else goes on meanwhile.
 	unknown := t.lend(ctx, &pod, &info)
 	if unknown != nil {
 		t.pods.keepLending(name, &info)
@@ -174,7 +174,7 @@ func (t *Tracker) Reconcile(ctx context.Context, req reconcile.Request) (_ ctrl.
 		return ctrl.Result{}, unknown
 	}
 
-	// 3. It is the container that we have: its spec may be new.
+	// 3. It is the container that we have, maybe with a new spec.
 	if known := t.containers.get(name); known != nil && known.id == info.container && t.pods.has(name, info.container) {
 		known.ranked.Store(info.node)
 		info.observed = t.pods.observed(name, info.observed)
@@ -183,8 +183,8 @@ func (t *Tracker) Reconcile(ctx context.Context, req reconcile.Request) (_ ctrl.
 		return ctrl.Result{}, unknown
 	}
 
-	// 4. It is new: find its cgroup, which it has by now. Who measures and who sets
-	// limits have one each, and so never wait for each other.
+	// 4. It is new: open its cgroup, which exists by now. Measuring and setting limits use a handle
+	// each, so that neither waits for the other.
 	t.containers.put(name, nil)
 	measured, err := cgroup.Open(t.cgroupRoot, info.container)
 	if err != nil {
@@ -207,8 +207,8 @@ func (t *Tracker) Reconcile(ctx context.Context, req reconcile.Request) (_ ctrl.
 	return ctrl.Result{}, unknown
 }
 
-// userContainer is the user's container, or nil. Knative gives it, whatever its name,
-// the port user-port.
+// userContainer returns the user's container, or nil. Whatever its name, Knative gives it the port
+// user-port.
 func userContainer(pod *corev1.Pod) *corev1.Container {
 	for i, c := range pod.Spec.Containers {
 		serves := slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool { return p.Name == servingv1.UserPortName })
@@ -219,7 +219,7 @@ func userContainer(pod *corev1.Pod) *corev1.Container {
 	return nil
 }
 
-// runningID is the runtime's id of a container; empty when it does not run.
+// runningID returns the runtime's ID of a container; empty when the container does not run.
 func runningID(pod *corev1.Pod, c *corev1.Container) string {
 	if c == nil {
 		return ""
@@ -233,14 +233,14 @@ func runningID(pod *corev1.Pod, c *corev1.Container) string {
 	return ""
 }
 
-// recorded says that Libra's controller was the last to change a container's CPU limit.
+// recorded says whether Libra's controller was the last to change a container's CPU limit.
 func recorded(pod *corev1.Pod, container string) bool {
-	// Fields that cannot be read are fields that are not known to be Libra's.
+	// Fields that cannot be read are not known to be Libra's.
 	ours, _ := actuate.ResizedLimits(pod, container)
 	return ours.Has(corev1.ResourceCPU)
 }
 
-// obstacle says why a pod does not take part, as far as its spec tells.
+// obstacle returns why a pod does not take part, as far as its spec tells; empty if it may.
 func obstacle(pod *corev1.Pod, user *corev1.Container) string {
 	if user == nil {
 		return "it has no user container"

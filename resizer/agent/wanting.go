@@ -3,20 +3,20 @@ package agent
 import "time"
 
 const (
-	// A loan of which more than half is not used for so many periods in a row is shrunk.
+	// A loan is shrunk when more than half of it is unused for so many periods in a row.
 	unusedPeriods = 5
-	// askAgain is when it is asked again for what was not had, or not given up.
+	// askAgain is how long to wait before asking again for what was not given, or not given back.
 	askAgain = time.Second
-	// A container keeps so much more than it used, and as much more as the smallest loan.
+	// A container keeps keptNum/keptDen of what it used, plus wantStep, the smallest loan.
 	keptNum, keptDen = 5, 4
 	wantStep         = 100 // milli CPU
-	// What is above the user allocation by less is how the kernel rounds.
+	// A limit that exceeds the user allocation by less does so because the kernel rounds.
 	leastLoan = 10 // milli CPU
 )
 
-// wanting finds how much CPU a container wants to borrow, by what it uses in each period of its
-// quota: twice its limit once it was throttled, and a little more than it used once it leaves most of
-// a loan (Escra, section 4). The zero value is ready.
+// wanting finds how much CPU a container wants to borrow, from its use in each period of its quota:
+// twice its limit once it was throttled, and a little more than it used once it leaves most of a
+// loan unused (Escra, section 4). The zero value is ready to use.
 type wanting struct {
 	from    sample
 	unused  int // periods in a row
@@ -24,12 +24,11 @@ type wanting struct {
 	askedAt time.Time
 }
 
-// repaid is told when the loans of the container have ended: the next are not judged by what became
-// of those.
+// repaid takes in that the container's loans have ended: they do not count against the next ones.
 func (w *wanting) repaid() { w.unused = 0 }
 
-// add takes the next sample of a container that is owed so many milli CPU, and says what it wants
-// beyond that when that is to be asked for.
+// add takes the next sample of a container that is owed so many milli CPU. It returns how much the
+// container wants beyond that, in milli CPU, and whether to ask for it now.
 func (w *wanting) add(s sample, owed int64) (milli int64, ask bool) {
 	passed := s.at.Sub(w.from.at)
 	if passed < peakWindow {
@@ -38,7 +37,7 @@ func (w *wanting) add(s sample, owed int64) (milli int64, ask bool) {
 	from, limit := w.from, s.Limit.CPUMilli
 	w.from = s
 	if passed > 2*peakWindow || s.CPU < from.CPU || limit < owed {
-		w.unused = 0 // it was not looked at for a while, is another, or lends
+		w.unused = 0 // it was not sampled for a while, is another, or lends
 		return 0, false
 	}
 	used, borrowed := int64(float64(s.CPU-from.CPU)/float64(passed)*1000), limit-owed

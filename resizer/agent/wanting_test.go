@@ -16,7 +16,8 @@ type period struct {
 	throttled   bool
 }
 
-// live has a container live through periods, and returns what it asked for in each; -1 is nothing.
+// live lets a container live through periods, and returns what it asked for in each; -1 is
+// nothing.
 func (w *wanting) live(owed int64, periods ...period) (asked []int64) {
 	now, total, throttled := w.from.at, w.from.CPU, w.from.ThrottledPeriods
 	for _, p := range periods {

@@ -12,30 +12,30 @@ import (
 )
 
 const (
-	// backOffMax is short, because what ends meanwhile is not observed.
+	// backOffMax is short, because invocations that end meanwhile are not observed.
 	backOffMax = 2 * time.Second
 
-	// heardLength is how much that was heard may wait for the reflex, which never takes
-	// long. What it is not told it finds in the next state.
+	// heardLength is how much news can wait for the reflex, which never takes long.
+	// Whatever it misses it finds in the next state.
 	heardLength = 64
 )
 
-// Watcher tells what happens on the node.
+// Watcher reports what happens on the node.
 type Watcher interface {
-	// Next waits for what has happened since it last returned.
+	// Next waits until something has happened since it last returned.
 	Next(ctx context.Context) (pool.Events, error)
-	// Skipped is how many records Next could not read.
+	// Skipped returns how many records Next could not read.
 	Skipped() int64
 }
 
-// heard are invocations of which the agent was told at a time that they began or ended.
+// heard is what the agent heard at one time: which invocations began and ended.
 type heard struct {
 	at    time.Time
 	begun []pool.Begun
 	ended []api.Ended
 }
 
-// watch has what happens on the node acted upon, and measures invocations as they end.
+// watch passes on what happens on the node, and measures invocations as they end.
 func (a *Agent) watch(ctx context.Context) {
 	log := logf.FromContext(ctx)
 	late := false
@@ -68,7 +68,8 @@ func (a *Agent) watch(ctx context.Context) {
 	}
 }
 
-// tell tells the reflex what was heard, unless it has too much to hear.
+// tell passes on to the reflex what was heard. It returns false if too much waits there
+// already.
 func (a *Agent) tell(h heard) bool {
 	if len(h.begun) == 0 && len(h.ended) == 0 {
 		return true

@@ -13,23 +13,23 @@ import (
 )
 
 const (
-	// weighEvery is how often weights are computed while a request is in flight: what is
-	// left of it shrinks, and what its pod is owed changes.
+	// weighEvery is how often weights are computed while a request is in flight: the work that
+	// is left shrinks, and what its pod is owed changes.
 	weighEvery = 100 * time.Millisecond
-	// weighEarly is how early that may be, in a round that is for something else.
+	// weighEarly is how early that may happen in a round that has another reason.
 	weighEarly = 2 * time.Millisecond
 
-	// attributeEvery is how old the reading of what a pod has used may be when weights or
-	// clamps look at it because it is time to. Because something began or ended in another
-	// pod it is not read: on a full node that is more often than its level could change.
+	// attributeEvery is how old the reading of a pod's use may be when it is time for weights or
+	// clamps to look at it. A Begin or End in another pod causes no reading: on a full node
+	// those come more often than the pod's level could change.
 	attributeEvery = 25 * time.Millisecond
 
-	// smallPart is the part of itself by which a weight has to change to be written.
+	// A weight has to change by 1/smallPart of itself to be written.
 	smallPart = 8
 )
 
-// weighing is what the reflex knows of a pod's weight. The zero value is of a pod that was
-// never in flight.
+// weighing is what the reflex knows of a pod's weight. The zero value is a pod that was never
+// in flight.
 type weighing struct {
 	file cgroup.PodWeight // nil until it is first needed
 	group
@@ -38,15 +38,15 @@ type weighing struct {
 	due     int64 // as it was computed last
 	// debtor is the container by which the journal names the pod; empty when it does not.
 	debtor string
-	// ownSince is since when the weight is the kubelet's; zero while it is not.
+	// ownSince is since when the weight has been the kubelet's; zero while it is not.
 	ownSince time.Time
 	failing  bool // the last write failed
 
 	flights flights
 	cpu     time.Duration // what the container had used when it was read last
 	cpuAt   time.Time     // when that was
-	// endedAt is when the last flight that was seen ended, and endedCPU what the container
-	// had used by then: it is no part of what is not seen.
+	// endedAt is when the last flight that was seen ended, and endedCPU what the container had
+	// used by then, which does not count as unseen use.
 	endedAt  time.Time
 	endedCPU time.Duration
 
@@ -54,13 +54,13 @@ type weighing struct {
 	contender contender
 }
 
-// weighed says that the pod's weight may be changed.
+// weighed says whether the pod's weight may be changed.
 func (e *entry) weighed() bool {
 	return e.present && e.info.node && e.info.lends && e.info.allocation.CPUMilli > 0 && e.info.cgroup != nil &&
 		e.info.observed == "" && !e.foreign
 }
 
-// weighs says that it is changed.
+// weighs says whether the agent changes the pod's weight.
 func (r *reflex) weighs(e *entry) bool { return !r.settings.Unweighted && e.weighed() }
 
 // weigh computes and writes weights, when something began or ended, or when it is time.
@@ -76,7 +76,7 @@ func (r *reflex) weigh(ctx context.Context, beat bool) {
 		r.repay(ctx)
 	}
 
-	// 1. Who is in flight, and what the weights of all others are.
+	// 1. Find the pods in flight. All others are due the kubelet's weight.
 	var flying []*entry
 	var pods []contender
 	for _, e := range r.entries {
@@ -96,14 +96,14 @@ func (r *reflex) weigh(ctx context.Context, beat bool) {
 		}
 	}
 
-	// 2. What they are to be.
+	// 2. Compute their weights.
 	if len(flying) > 0 {
 		for i, weight := range weigh(pods, flying[0].weighing.limits()) {
 			flying[i].weighing.due = weight
 		}
 	}
 
-	// 3. Write it, in each group by itself.
+	// 3. Write the weights, group by group.
 	groups := r.weightGroups()
 	wrote := false
 	for _, members := range groups {
@@ -119,7 +119,7 @@ func (r *reflex) weigh(ctx context.Context, beat bool) {
 	}
 	r.begun = r.begun[:0]
 
-	// 4. Check what is in force, and let go of what stays the kubelet's.
+	// 4. Check what is in force, and let go of weights that stay the kubelet's.
 	r.checkShares(ctx, groups, now)
 	r.settleWeights(now)
 	if tick {
@@ -133,13 +133,13 @@ func (r *reflex) weigh(ctx context.Context, beat bool) {
 	}
 }
 
-// longestWake is how long ago a Begin may have been that is new: of one that is older the
-// agent could not have heard at once.
+// longestWake is the greatest age of a Begin that counts as new: the agent could not have
+// heard of an older one at once.
 const longestWake = 5 * time.Second
 
 func (w *weighing) limits() weightRange { return weightRange{w.file.Least(), w.file.Most()} }
 
-// contend makes a contender of a pod that is in flight; tick has what it used read.
+// contend makes a contender of a pod that is in flight. With tick it reads what the pod used.
 func (r *reflex) contend(e *entry, now time.Time, tick bool) {
 	w := &e.weighing
 	c := contender{pod: e.pod, allocation: e.info.allocation.CPUMilli}
@@ -163,7 +163,7 @@ func (r *reflex) contend(e *entry, now time.Time, tick bool) {
 	w.contender, w.inFlight = c, true
 }
 
-// openWeight opens the weight of a pod, and learns what it is without Libra.
+// openWeight opens the weight of a pod and finds out what it is without Libra.
 func (r *reflex) openWeight(e *entry) bool {
 	w := &e.weighing
 	if w.file != nil {
@@ -198,9 +198,9 @@ func (r *reflex) openWeight(e *entry) bool {
 	return true
 }
 
-// readWeight reads a weight. One that is neither what the agent wrote nor what it was
-// before is new from the kubelet, at a resize of requests, and what the pod has from then on
-// without Libra.
+// readWeight reads a weight. If it is neither what the agent wrote nor what it was before,
+// the kubelet has set a new one, at a resize of requests. From then on that is the pod's
+// weight without Libra.
 func (r *reflex) readWeight(ctx context.Context, e *entry) {
 	w := &e.weighing
 	found, err := w.file.Read()
@@ -228,7 +228,7 @@ func (r *reflex) readWeight(ctx context.Context, e *entry) {
 	}
 }
 
-// failWeight takes in that a weight could not be read or written.
+// failWeight handles a weight that could not be read or written.
 func (r *reflex) failWeight(ctx context.Context, e *entry, err error) {
 	w := &e.weighing
 	if cgroup.Gone(err) {
@@ -253,8 +253,8 @@ func (r *reflex) dropWeight(e *entry) {
 	*w = weighing{flights: w.flights, cpu: w.cpu, cpuAt: w.cpuAt, endedAt: w.endedAt, endedCPU: w.endedCPU}
 }
 
-// weightGroups are the pods whose weights are or are to be other than the kubelet's, or
-// that are in flight, by the group in which they are exchanged.
+// weightGroups returns, by the group in which they exchange weights, the pods that are in
+// flight or whose weights are not the kubelet's.
 func (r *reflex) weightGroups() map[group][]*entry {
 	groups := map[group][]*entry{}
 	for _, e := range r.entries {
@@ -265,8 +265,8 @@ func (r *reflex) weightGroups() map[group][]*entry {
 	return groups
 }
 
-// writeWeights writes the weights of a group, what is lowered first, and then no more than
-// that has left. Small changes are not worth a write, unless what was left out would not
+// writeWeights writes the weights of a group: first those that are lowered, and then no more
+// than that has left. Small changes are not worth a write, unless leaving them out would not
 // leave enough for the others.
 func (r *reflex) writeWeights(ctx context.Context, members []*entry) (wrote bool) {
 	var left, planned int64
@@ -280,7 +280,7 @@ func (r *reflex) writeWeights(ctx context.Context, members []*entry) (wrote bool
 	}
 	all := planned < 0
 	ordered := slices.Clone(members)
-	// Who is raised to what is its own does not wait for others.
+	// A pod that is raised to its own weight does not wait for others.
 	slices.SortStableFunc(ordered, func(a, b *entry) int { return cmp.Compare(a.weighing.urgency(), b.weighing.urgency()) })
 	for _, e := range ordered {
 		w := &e.weighing
@@ -298,20 +298,20 @@ func (r *reflex) writeWeights(ctx context.Context, members []*entry) (wrote bool
 	return wrote
 }
 
-// matters says that the weight that is due is worth a write.
+// matters says whether the weight that is due is worth a write.
 func (w *weighing) matters() bool {
 	change := w.due - w.inForce
 	return w.due == w.kubelet && !w.inFlight || change*smallPart >= w.inForce || -change*smallPart >= w.inForce ||
 		change > 0 && w.belowFloor()
 }
 
-// belowFloor says that what was read is less than the pod keeps of its own, by more than
-// rounding.
+// belowFloor says whether the weight that was read is less than the pod keeps of its own, by
+// more than rounding.
 func (w *weighing) belowFloor() bool {
 	return w.inFlight && allEighths*w.inForce <= w.contender.floorEighths(w.contender.owed(), w.file.Least())-allEighths
 }
 
-// urgency orders writes.
+// urgency orders writes: the lowest come first.
 func (w *weighing) urgency() int {
 	switch {
 	case w.due < w.inForce:
@@ -323,8 +323,9 @@ func (w *weighing) urgency() int {
 	}
 }
 
-// writeWeight writes one weight, unless the kubelet has written a new one since it was read,
-// which is not to be lost: then all is computed anew. The next tick reads it back.
+// writeWeight writes one weight, unless the kubelet has written a new one since the last
+// reading. That one must not be lost, so all weights are computed anew. The next tick reads
+// the weight back.
 func (r *reflex) writeWeight(ctx context.Context, e *entry, to int64) bool {
 	w := &e.weighing
 	kubelet := w.kubelet
@@ -366,8 +367,8 @@ func (r *reflex) writeWeight(ctx context.Context, e *entry, to int64) bool {
 }
 
 // settleWeights lets go of weights that have been the kubelet's for a while. Until then the
-// journal still names the pod, so that requests that follow each other do not write to it
-// each time; what the kubelet gives anew meanwhile is seen within a second.
+// journal still names the pod, so that requests in a row do not each write to it. A weight
+// that the kubelet sets meanwhile is seen within a second.
 func (r *reflex) settleWeights(now time.Time) {
 	for _, e := range r.entries {
 		w := &e.weighing
@@ -383,8 +384,9 @@ func (r *reflex) settleWeights(now time.Time) {
 	}
 }
 
-// releaseWeight gives a pod the kubelet's weight back, because it is not to be changed any
-// more, or its container is another. What cannot be written now is tried again.
+// releaseWeight gives a pod the kubelet's weight back, because the weight is not to be
+// changed any more or the pod's container is another. A write that fails now is retried
+// later.
 func (r *reflex) releaseWeight(ctx context.Context, e *entry) {
 	w := &e.weighing
 	if w.file != nil && w.inForce != w.kubelet {

@@ -30,7 +30,7 @@ import (
 	"libra.dev/libra/resizer/cgroup/cgrouptest"
 )
 
-// flightPool is a pool of which a test sets what is in flight.
+// flightPool is a pool in which a test sets what is in flight.
 type flightPool struct {
 	noPool
 	woken chan struct{}
@@ -69,12 +69,12 @@ func (p *flightPool) set(flying map[string][]ranking) {
 	signal(p.woken)
 }
 
-// fixedLending is of settings that a test sets.
+// fixedLending has settings that a test sets.
 type fixedLending struct {
 	mode   api.Mode
 	source api.Source
 	change func()
-	unread atomic.Bool // the cluster's are not known yet
+	unread atomic.Bool // the cluster's settings are not known yet
 }
 
 func (l *fixedLending) Synced() bool                     { return !l.unread.Load() }
@@ -85,11 +85,11 @@ func (l *fixedLending) Settings() settings.Settings {
 	return settings.Settings{Mode: l.mode, MaxMode: api.ModeFull, Source: l.source, CPUReserveMilli: 200}
 }
 
-// littleLimits are less than a busy pod uses on the slowest machine, so that it is owed
+// littleLimits is less than a busy pod uses on the slowest machine, so that the pod is owed
 // nothing.
 var littleLimits = api.Resources{CPUMilli: 50}
 
-// nodeOfTwo is the node of the pods, which has two cores for them.
+// nodeOfTwo is the pods' node, which has two cores for them.
 func nodeOfTwo() *corev1.Node {
 	return &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: "n1"},
@@ -161,7 +161,7 @@ func (s *weighedSite) agent() *Agent {
 	return a
 }
 
-// run has functions of an agent run until they are stopped.
+// run runs functions of an agent until they are stopped.
 func (s *weighedSite) run(run func(ctx context.Context) error) (stop func()) {
 	return runPart(s.TB, run)
 }
@@ -196,7 +196,7 @@ func (s *weighedSite) reconcile() {
 	}
 }
 
-// weights are those in the kernel.
+// weights returns the weights in the kernel.
 func (s *weighedSite) weights() []int64 {
 	s.Helper()
 	weights := make([]int64, len(s.made))
@@ -228,8 +228,8 @@ func allOwn(weights []int64) bool {
 	return true
 }
 
-// Weights reach the kernel with a Begin, follow what is used, and are the kubelet's when
-// the agent has stopped.
+// Weights reach the kernel with a Begin, follow use, and are the kubelet's again once the
+// agent has stopped.
 func TestKernelWeights(t *testing.T) {
 	s := newWeighedSite(t, 3)
 	stop := s.run(s.agent().Start)
@@ -250,7 +250,7 @@ func TestKernelWeights(t *testing.T) {
 	}
 }
 
-// What no request is seen of is told by the CPU that it uses.
+// A pod in which no request is seen counts as in flight by the CPU that it uses.
 func TestKernelWeightsOfWhatIsNotSeen(t *testing.T) {
 	s := newWeighedSite(t, 2)
 	s.run(s.agent().Start)
@@ -259,8 +259,7 @@ func TestKernelWeightsOfWhatIsNotSeen(t *testing.T) {
 	s.until("in flight", func(w []int64) bool { return w[0] != ownWeight && w[1] != ownWeight && w[0]+w[1] <= 2*ownWeight })
 }
 
-// An agent that ended without a goodbye leaves weights behind, which the next one gives
-// back.
+// An agent that dies leaves weights behind, and the next one gives them back.
 func TestKernelWeightsAfterADeath(t *testing.T) {
 	s := newWeighedSite(t, 2)
 	a := s.agent()
@@ -290,7 +289,7 @@ func TestKernelWeightsAfterADeath(t *testing.T) {
 	}
 }
 
-// The settings decide, and may change at any time.
+// The settings decide whether weights change, and may change at any time.
 func TestKernelWeightsFollowSettings(t *testing.T) {
 	s := newWeighedSite(t, 2)
 	s.run(s.agent().Start)
@@ -308,8 +307,8 @@ func TestKernelWeightsFollowSettings(t *testing.T) {
 	s.until("of the owners", allOwn)
 }
 
-// BenchmarkKernelWeighRound is a round of the reflex with 40 pods in flight, the weights of
-// most of which change. There are ten in a second.
+// BenchmarkKernelWeighRound measures a round of the reflex with 40 pods in flight, most of
+// whose weights change. There are ten in a second.
 func BenchmarkKernelWeighRound(b *testing.B) {
 	r, s := benchmarkedReflex(b)
 	flying := [2]map[string][]pool.Flight{{}, {}}
@@ -328,7 +327,7 @@ func BenchmarkKernelWeighRound(b *testing.B) {
 	}
 }
 
-// BenchmarkKernelBegin is what a Begin and an End cost beside 39 pods in flight.
+// BenchmarkKernelBegin measures a Begin and an End beside 39 pods in flight.
 func BenchmarkKernelBegin(b *testing.B) {
 	r, s := benchmarkedReflex(b)
 	flying := [2]map[string][]pool.Flight{{}, {}}
@@ -364,7 +363,7 @@ func benchmarkedReflex(b *testing.B) (*reflex, *weighedSite) {
 	return r, s
 }
 
-// BenchmarkKernelSampleIdle is a round of sampling of 40 containers that do nothing.
+// BenchmarkKernelSampleIdle measures a round of sampling of 40 containers that do nothing.
 func BenchmarkKernelSampleIdle(b *testing.B) {
 	s := newWeighedSite(b, 40)
 	var all []*container

@@ -16,7 +16,7 @@ import (
 	"libra.dev/libra/resizer/cgroup"
 )
 
-// ranked is a rig of pods to which the node lends, whose flights a test sets.
+// ranked is a rig of pods whose source is the node. A test sets their flights.
 type ranked struct {
 	*rig
 	flying map[string][]ranking // by pod
@@ -28,7 +28,7 @@ type ranked struct {
 type ranking struct {
 	at      time.Time
 	cpuTime time.Duration
-	n       int // among those that are alike
+	n       int // among flights that are alike
 }
 
 func (f ranking) id() string { return fmt.Sprint(f.at.UnixNano(), f.cpuTime, f.n) }
@@ -59,7 +59,7 @@ func (k *ranked) fly(pod string, cpuTime time.Duration) {
 	k.flying[pod] = append(k.flying[pod], ranking{k.clock.Now(), cpuTime, k.begins})
 }
 
-// newRankedPair has two pods that are owed half a core each.
+// newRankedPair returns a rig with two pods that are owed half a core each.
 func newRankedPair(t *testing.T) *ranked {
 	t.Helper()
 	k := newTestRanked(t)
@@ -99,7 +99,7 @@ func (k *ranked) hearEnded(pod string, f ranking) {
 	k.round(k.ctx)
 }
 
-// burn makes a container use CPU over a time, of which the agent's samples tell.
+// burn makes a container use CPU over a time, and the agent sample it.
 func (k *ranked) burn(container string, used, over time.Duration) {
 	const step = 10 * time.Millisecond
 	for range int(over / step) {
@@ -190,8 +190,8 @@ func TestWeightsOfFlights(t *testing.T) {
 	}
 }
 
-// Who hears that requests begin and end need not read the state for it, and a state of before
-// takes back nothing of that.
+// An agent that hears that requests begin and end need not read the state for it, and an earlier
+// state takes nothing of that back.
 func TestWeightsOfWhatIsHeard(t *testing.T) {
 	k := newRankedPair(t)
 	k.tell()
@@ -201,7 +201,7 @@ func TestWeightsOfWhatIsHeard(t *testing.T) {
 	k.hearBegun("default/p0")
 	k.fly("default/p1", ms(10))
 	k.hearBegun("default/p1")
-	k.hearBegun("default/p1") // of which one is enough
+	k.hearBegun("default/p1") // once is enough
 	k.wantWeights("short beside long", 52, 148)
 	k.learn(before)
 	k.round(k.ctx)
@@ -245,7 +245,7 @@ func TestWeightsOfWhatIsHeard(t *testing.T) {
 	}
 }
 
-// What a pod uses makes it borrow, and lets its request fall behind its prediction.
+// A pod's use makes it borrow, and lets its request outlive its prediction.
 func TestWeightsFollowUse(t *testing.T) {
 	k := newRankedPair(t)
 	k.fly("default/p0", ms(110))
@@ -255,14 +255,15 @@ func TestWeightsFollowUse(t *testing.T) {
 	k.burn("c0", ms(90), ms(100))
 	k.wantWeights("done soon", 50+98, 52) // level 0, owed: 90 of 100
 	k.burn("c0", ms(110), ms(100))
-	// It has used more than was predicted, and 200 of the 150 ms that it is due: 12.5 and
-	// an eighth's 137.5 / 5.
+	// It has used more than was predicted, and 200 of the 150 ms that it is due: 12.5 and a fifth of
+	// the 137.5 left.
 	k.wantWeights("past its prediction", 40, 160)
 	k.burn("c1", ms(0), ms(300))
 	k.wantWeights("owed again", 100, 100)
 }
 
-// A request that was in flight before the agent came has used nobody knows how much. It is not owed for that time.
+// Nobody knows what a request used that was in flight before the agent came. Its pod is not owed
+// for that time.
 func TestWeightsOfWhatBeganBefore(t *testing.T) {
 	k := newRankedPair(t)
 	k.fly("default/p0", ms(600_000))
@@ -282,7 +283,7 @@ func TestWeightsOfWhatBeganBefore(t *testing.T) {
 	}
 }
 
-// A container that uses CPU without a request that is seen is in flight until it rests.
+// A container that uses CPU without a request that is seen counts as in flight until it rests.
 func TestWeightsOfWhatIsNotSeen(t *testing.T) {
 	k := newRankedPair(t)
 	k.burn("c0", 0, ms(500))
@@ -299,8 +300,8 @@ func TestWeightsOfWhatIsNotSeen(t *testing.T) {
 	k.wantWeights("it rests", 100, 100)
 }
 
-// Of a pod whose requests the agent is told of, those that it is not told of are over soon,
-// however much they use together without a rest.
+// If the agent is told of a pod's requests, those that it is not told of are quick, however much
+// they use together without a rest.
 func TestWeightsOfWhatIsNotTold(t *testing.T) {
 	k := newRankedPair(t)
 	k.fly("default/p1", ms(600_000))
@@ -312,12 +313,12 @@ func TestWeightsOfWhatIsNotTold(t *testing.T) {
 	k.wantWeights("soon after one that was told", 148, 52)
 	k.burn("c0", ms(300), ms(1000))
 	k.wantWeights("a second later", 148, 52)
-	// Nobody tells any more, so that this may be one request: of the last level, and owed.
+	// Nobody tells of requests any more, so this may be one request: of the last level, and owed.
 	k.burn("c0", toldFor/4, toldFor)
 	k.wantWeights("long after", 100, 100)
 }
 
-// What was used until a request that was seen had ended is not held against the pod.
+// Use until the end of a request that was seen does not count against the pod.
 func TestWeightsAfterAFlight(t *testing.T) {
 	k := newRankedPair(t)
 	k.fly("default/p0", ms(100))
@@ -334,10 +335,10 @@ func TestWeightsAfterAFlight(t *testing.T) {
 	}
 }
 
-// A pool that begins anew may be on another machine, whose clock is another.
+// A pool that begins anew may be on another machine, with another clock.
 func TestBeginsByTheClockOfTheLastPool(t *testing.T) {
 	k := newRankedPair(t)
-	before := time.Hour // the clocks of the two pools differ by so much
+	before := time.Hour // between the clocks of the two pools
 	k.learn(news{state: pool.State{Epoch: "first", Now: k.clock.Now().Add(-before)}, asked: k.clock.Now()})
 	k.clock.Step(ms(10))
 	k.learn(news{state: pool.State{Epoch: "second", Now: k.clock.Now()}, asked: k.clock.Now()})
@@ -347,8 +348,8 @@ func TestBeginsByTheClockOfTheLastPool(t *testing.T) {
 	}
 }
 
-// What a pod in flight has used is read once for all that go by it, and not because something
-// began in another.
+// The use of a pod in flight is read once for all that need it, and not because something began in
+// another pod.
 func TestUseIsReadOnce(t *testing.T) {
 	k := newRankedPair(t)
 	k.fly("default/p0", ms(1000))
@@ -416,7 +417,7 @@ func TestSeveralFlightsInAPod(t *testing.T) {
 	}
 }
 
-// The weight is the kubelet's again whatever ends the pod's part.
+// The weight is the kubelet's again, whatever ends the pod's part.
 func TestWeightsAreGivenBack(t *testing.T) {
 	tests := map[string]func(*ranked){
 		"it opts out":         func(k *ranked) { k.remove("default/p0") },
@@ -488,8 +489,8 @@ func TestWeightsAreGivenBackLater(t *testing.T) {
 	}
 }
 
-// What the kubelet writes at a resize is written over, and what it gives anew is what
-// the pod has from then on.
+// The agent writes over what the kubelet writes at a resize, but a new weight of the kubelet's is
+// the pod's own from then on.
 func TestWeightsWrittenByAnother(t *testing.T) {
 	k := newTestRanked(t)
 	p := k.add("default/p0", "c0", 500)
@@ -505,7 +506,7 @@ func TestWeightsWrittenByAnother(t *testing.T) {
 	}
 	p.weight = 300
 	k.pass(weighEvery)
-	k.wantWeights("after new requests", 150+197, 52) // for which one more is not worth a write
+	k.wantWeights("after new requests", 150+197, 52) // one more is not worth a write
 	k.start()
 	k.wantWeights("after another agent has started", 300, 100)
 	if n := k.counted("libra.agent.invariant.violations", ""); n != 0 {
@@ -513,8 +514,8 @@ func TestWeightsWrittenByAnother(t *testing.T) {
 	}
 }
 
-// Nothing is raised that was not lowered elsewhere, and that is a violation only when it
-// makes a pod's weight too small.
+// Nothing is raised that was not lowered elsewhere. That is a violation only when it makes a pod's
+// weight too small.
 func TestWeightsThatCannotBeLowered(t *testing.T) {
 	k := newTestRanked(t)
 	k.add("default/p0", "c0", 500)
@@ -560,7 +561,7 @@ func TestLoansBeforeTheNodeIsTheSource(t *testing.T) {
 	}
 }
 
-// weightModel is a node on which anything happens to weights.
+// weightModel is a node on which anything may happen to weights.
 type weightModel struct {
 	*ranked
 	*rapid.T
@@ -579,10 +580,9 @@ func (m *weightModel) start(pod string) {
 	m.add(pod, fmt.Sprint("c", m.made), 500)
 }
 
-// Requests come and go, seen and unseen, containers, agents and Redis end, the kubelet
-// writes and the kernel refuses, in any order. Weights never add up to more than the
-// kubelet's, nobody in flight has less than is left to them, and in the end all are the
-// kubelet's.
+// In any order, requests come and go, seen and unseen, containers, agents and Redis end, the
+// kubelet writes, and the kernel refuses. Weights never add up to more than the kubelet's, every
+// pod in flight has at least its floor, and in the end all weights are the kubelet's.
 func TestAnythingMayHappenToWeights(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		dir, err := os.MkdirTemp("", "journal")
@@ -666,7 +666,7 @@ func (m *weightModel) check(t *rapid.T) {
 			return
 		}
 	}
-	m.rig.pass(2 * weighEvery) // since what was broken no longer is
+	m.rig.pass(2 * weighEvery) // because nothing is broken any more
 	var sum, kubelets int64
 	for _, p := range m.cgroups {
 		sum += p.weight
@@ -687,7 +687,7 @@ func (m *weightModel) rest() {
 		p.broken = false
 	}
 	m.flying = map[string][]ranking{}
-	m.rig.pass(ms(1)) // what is heard in the moment of a state is newer
+	m.rig.pass(ms(1)) // what is heard at the moment of a state is newer
 	m.tell()
 	m.pass(staleWindow + 2*beatEvery)
 	for pod, p := range m.cgroups {

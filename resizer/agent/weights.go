@@ -11,29 +11,29 @@ import (
 )
 
 const (
-	// creditTime is how much of its allocation a pod may use, beyond what it is due for the
-	// time that it was in flight, and is still owed.
+	// creditTime is how much of its allocation a pod may use, beyond what it is due for its time
+	// in flight, and still be owed.
 	creditTime = 100 * time.Millisecond
 
-	// eighths are the parts of the kubelet's weight that a pod in flight keeps, in eighths:
-	// while it is owed, and while it uses more than its own.
+	// owedEighths and borrowedEighths are how many eighths of the kubelet's weight a pod in
+	// flight keeps: while it is owed, and while it uses more than its own.
 	owedEighths, borrowedEighths, allEighths = 4, 1, 8
 
-	// owedUrgency and levelUrgency are by how much more a pod gets of what floors leave for
-	// being owed, and for each level that it is below the last.
+	// owedUrgency and levelUrgency are the factors by which a pod gets more of what floors leave:
+	// for being owed, and for each level below the last.
 	owedUrgency, levelUrgency = 4, 4
 
-	// mostRanked is the most milli CPU of an allocation that counts, so that no product
-	// below leaves 64 bits with as many pods as a node can have.
+	// mostRanked is the most milli CPU of an allocation that counts, so that no product below
+	// overflows 64 bits with as many pods as a node can have.
 	mostRanked = 1_000_000
 )
 
-// levelTimes are what of CPU time is left of a request, at most, on each level but the last.
+// levelTimes bound the CPU time that is left of a request on each level but the last.
 var levelTimes = [...]time.Duration{25 * time.Millisecond, 100 * time.Millisecond, 400 * time.Millisecond}
 
 const lastLevel = len(levelTimes)
 
-// level is how soon work will be done that has so much CPU time left: 0 is the soonest.
+// level returns how soon work will be done that has so much CPU time left: 0 is the soonest.
 func level(left time.Duration) int {
 	for i, most := range levelTimes {
 		if left < most {
@@ -50,16 +50,16 @@ type work struct {
 }
 
 const (
-	// never is what is left of work of which nobody knows when it ends.
+	// never is what is left of work whose end nobody knows.
 	never = time.Duration(math.MaxInt64)
-	// untoldLeft is about what is left of what is over soon, when it is not known better.
+	// untoldLeft is roughly what is left of quick work, when nothing better is known.
 	untoldLeft = 10 * time.Millisecond
 )
 
-// left is how much CPU time it takes until the work is done. Of what runs for longer than
-// was predicted nothing is known, but that it is long; of what was never predicted, that it
-// is as long as it has been. What is over soon has others beside it of which nobody tells, and
-// seems to have used what they have, so that it is given longer.
+// left returns how much CPU time the work still takes. Work that has outlived its prediction
+// is only known to be long, and work without a prediction is taken to need as much as it has
+// used. Quick work may share its pod with others of which nobody tells, and then seems to have
+// used what they have, so it is given longer.
 func (w work) left() time.Duration {
 	switch {
 	case w.predicted == 0:
@@ -73,8 +73,8 @@ func (w work) left() time.Duration {
 	}
 }
 
-// group are pods whose weights are exchanged for one another: they compete below one
-// parent, and are of one namespace.
+// group is a set of pods that exchange weights: they compete below one parent and are in one
+// namespace.
 type group struct{ parent, namespace string }
 
 // contender is a pod in flight.
@@ -87,7 +87,7 @@ type contender struct {
 	works      []work // at least one
 }
 
-// owed says that the pod has used less than what it is due.
+// owed says whether the pod has used less than it is due.
 func (c contender) owed() bool {
 	var used time.Duration
 	for _, w := range c.works {
@@ -96,14 +96,14 @@ func (c contender) owed() bool {
 	return float64(used)*1000 < float64(c.allocation)*float64(c.ran+creditTime)
 }
 
-// level is how soon the pod will have something done, by the CPU time that each request costs
-// it until then: all of its requests share what it gets, so that until the n-th is done those
-// that are longer have had as much. That is counted for as many of the shortest as makes it
+// level returns how soon the pod will have something done, by the CPU time that each request
+// costs it until then. All its requests share what it gets, so by the time the n-th is done,
+// longer ones have had as much. The cost is counted for as many of the shortest as makes it
 // the least: a pod that is full of short requests goes before one with a single longer one,
-// and one that has a short request among many long ones does not go before one that is done
-// with its only request sooner. On the simulated node of TestWeightsOnAFullNode, with the
-// queue's order, the mean slow-down is 0.59 of what it is by the kubelet's weights and the P99
-// of response times 0.96; 0.64 and 0.93 by the least that is left alone, and 0.58 and 0.99 by
+// and a pod with a short request among many long ones does not go before one whose only
+// request is done sooner. On the simulated node of TestWeightsOnAFullNode, with the queue's
+// order, the mean slow-down is 0.59 of that by the kubelet's weights, and the P99 of response
+// times 0.96. They are 0.64 and 0.93 by the least that is left alone, and 0.58 and 0.99 by
 // that times the requests in the pod.
 func (c contender) level() int {
 	lefts := make([]time.Duration, len(c.works))
@@ -123,7 +123,7 @@ func (c contender) level() int {
 	return level(least)
 }
 
-// urgency divides among pods what their floors leave.
+// urgency returns the pod's proportion of what floors leave.
 func (c contender) urgency(owed bool) int64 {
 	u := min(c.allocation, mostRanked)
 	if owed {
@@ -135,10 +135,10 @@ func (c contender) urgency(owed bool) int64 {
 	return u
 }
 
-// weightRange is what the kernel takes.
+// weightRange has the least and the most that the kernel takes.
 type weightRange struct{ least, most int64 }
 
-// floorEighths is the least that a pod may have, in eighths of the kernel's unit.
+// floorEighths returns the least weight that a pod may have, in eighths of the kernel's unit.
 func (c contender) floorEighths(owed bool, least int64) int64 {
 	eighths := int64(borrowedEighths)
 	if owed {
@@ -147,9 +147,9 @@ func (c contender) floorEighths(owed bool, least int64) int64 {
 	return max(eighths*c.kubelet, allEighths*least)
 }
 
-// weigh returns the weights of pods in flight, in their order. In each group they add up
-// to at most what the kubelet gave its pods, so that nobody else has less than without
-// Libra: each pod keeps its floor, and the rest is divided by urgency.
+// weigh returns the weights of pods in flight, in their order. In each group they add up to at
+// most what the kubelet gave the pods, so that nobody else has less than without Libra: each
+// pod keeps its floor, and urgency divides the rest.
 func weigh(pods []contender, limits weightRange) []int64 {
 	weights := make([]int64, len(pods))
 	byGroup := map[group][]int{}
@@ -162,9 +162,9 @@ func weigh(pods []contender, limits weightRange) []int64 {
 	return weights
 }
 
-// weighGroup divides exactly, in whole numbers: a pod's share is
-// floor + spare · urgency / urgencies, all in eighths of the kernel's unit. What rounding
-// leaves goes to who lost most by it.
+// weighGroup divides exactly, in whole numbers: a pod's share is floor + spare · urgency /
+// urgencies, all in eighths of the kernel's unit. The pods that lost most by rounding get what
+// it leaves.
 func weighGroup(pods []contender, members []int, weights []int64, limits weightRange) {
 	type part struct {
 		pod            int

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// checkShares checks, of what was read, that the pods of a group have no more than the
-// kubelet gave them, and each in flight what it keeps of its own.
+// checkShares checks that, by what was read, the pods of a group have no more than the
+// kubelet gave them, and each pod in flight has what it keeps of its own.
 func (r *reflex) checkShares(ctx context.Context, groups map[group][]*entry, now time.Time) {
 	for g := range r.sharesWrong {
 		if _, ok := groups[g]; !ok {
@@ -42,7 +42,7 @@ func (r *reflex) checkShares(ctx context.Context, groups map[group][]*entry, now
 	}
 }
 
-// countLevels says how many pods in flight are on each level.
+// countLevels records how many pods in flight are on each level.
 func (r *reflex) countLevels(ctx context.Context, pods []contender) {
 	var counts [lastLevel + 1]int64
 	for _, p := range pods {

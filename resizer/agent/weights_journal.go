@@ -10,26 +10,27 @@ import (
 
 const (
 	weightVersion = 1
-	// weightSuffix is of files beside those of debts, which agents of before did not know.
+	// weightSuffix marks files beside those of debts, which earlier agents did not know.
 	weightSuffix = ".weight"
 )
 
-// weightDebt is what the weight of a pod is without Libra. The pod's cgroup outlives its
-// containers, so it is found by its path.
+// weightDebt is the weight of a pod without Libra. The pod's cgroup outlives its
+// containers, so the debt names it by its path.
 type weightDebt struct {
 	Version   int    `json:"v"`
-	Container string `json:"container"` // that names the file
+	Container string `json:"container"` // names the file
 	Pod       string `json:"pod"`       // namespace/name
 	Function  string `json:"function"`  // namespace/revision
-	Path      string `json:"path"`      // below where cgroups are mounted
+	Path      string `json:"path"`      // relative to where cgroups are mounted
 	Weight    int64  `json:"weight"`    // in the kernel's unit
 
-	// found is what was there when it could not be given back; zero before it was tried.
-	// Something else there later is new from the kubelet.
+	// found is the weight that was there when giving it back failed; zero before the first
+	// try. A different weight later is new from the kubelet.
 	found int64
 }
 
-// loadWeights reads what is owed of weights, and says what it could not read, which stays.
+// loadWeights reads the weights that are owed and returns an error for each file that it
+// could not read, which stays.
 func (j *journal) loadWeights() (debts []weightDebt, unread []error) {
 	entries, err := os.ReadDir(j.dir)
 	if err != nil {
@@ -65,7 +66,7 @@ func (j *journal) readWeight(name, container string) (weightDebt, error) {
 	return d, nil
 }
 
-// putWeight writes down a weight, in place of any of its container.
+// putWeight writes down a weight, replacing any earlier one of its container.
 func (j *journal) putWeight(d weightDebt) error {
 	d.Version = weightVersion
 	return j.write(d.Container, weightSuffix, d.Pod, d)

@@ -10,14 +10,14 @@ import (
 	"libra.dev/libra/resizer/cgroup"
 )
 
-// weightsOwed says that weights are not the kubelet's.
+// weightsOwed says whether any weights are not the kubelet's.
 func (r *reflex) weightsOwed() bool {
 	return len(r.weightDebts) > 0 || slices.ContainsFunc(r.entries, func(e *entry) bool {
 		return e.weighing.file != nil && e.weighing.inForce != e.weighing.kubelet
 	})
 }
 
-// weightDebt is what the journal is to say of a pod.
+// weightDebt returns what the journal is to say of a pod.
 func (r *reflex) weightDebt(e *entry) weightDebt {
 	w := &e.weighing
 	return weightDebt{
@@ -26,8 +26,8 @@ func (r *reflex) weightDebt(e *entry) weightDebt {
 	}
 }
 
-// belowRoot is a cgroup's directory below where cgroups are mounted, which another agent
-// may find elsewhere. A hierarchy of v1 may be there as a link.
+// belowRoot returns a cgroup's directory relative to where cgroups are mounted, which
+// another agent may find elsewhere. A v1 hierarchy may be a symlink there.
 func (r *reflex) belowRoot(dir string) string {
 	for _, evaluate := range []func(string) (string, error){func(root string) (string, error) { return root, nil }, filepath.EvalSymlinks} {
 		root, err := evaluate(r.settings.CgroupRoot)
@@ -38,7 +38,7 @@ func (r *reflex) belowRoot(dir string) string {
 			return path
 		}
 	}
-	return dir // which is refused when it is read
+	return dir // refused when it is read back
 }
 
 // oweWeight makes the journal name the pod.
@@ -111,11 +111,11 @@ func (r *reflex) repayOne(d *weightDebt) error {
 	return errors.Join(err, file.Close())
 }
 
-// replaced says that another has written a weight since it could not be given back.
+// replaced says whether somebody else has written a weight since giving it back failed.
 func (d *weightDebt) replaced(found int64) bool { return d.found != 0 && found != d.found }
 
-// takeWeightDebt is what is owed to the pod whose directory it is. It is the caller's to
-// owe from then on.
+// takeWeightDebt removes and returns the debt to the pod whose cgroup is dir. From then
+// on the caller owes it.
 func (r *reflex) takeWeightDebt(dir string) (weightDebt, bool) {
 	i := slices.IndexFunc(r.weightDebts, func(d weightDebt) bool { return d.Path == r.belowRoot(dir) })
 	if i < 0 {

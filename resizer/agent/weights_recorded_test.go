@@ -14,7 +14,7 @@ import (
 	"libra.dev/libra/pkg/pool"
 )
 
-// recordedRun is what the simulated node needs of what an evaluation has written down.
+// recordedRun is the part of an evaluation's record that the simulated node needs.
 type recordedRun struct {
 	Functions []struct {
 		Name        string
@@ -60,7 +60,8 @@ func readRecordedRun(t *testing.T) (run recordedRun) {
 	return run
 }
 
-// pods are those of the functions that compute, each with one, by function.
+// pods returns the pods of the functions that compute, one for each, and their index by
+// function.
 func (run recordedRun) pods() (pods []simPod, byFunction map[string]int) {
 	byFunction = map[string]int{}
 	for _, f := range run.Functions {
@@ -72,8 +73,8 @@ func (run recordedRun) pods() (pods []simPod, byFunction map[string]int) {
 	return pods, byFunction
 }
 
-// simulate serves the requests of all blocks of a load with ten pods, each block by
-// itself. What functions had of the two cores was what the platform left.
+// simulate serves the requests of all blocks of a load with ten pods, each block by itself.
+// Functions have of the two cores what the platform left.
 func (run recordedRun) simulate(load int, ranking func([]work) []work, ordered bool, quick time.Duration) simulated {
 	pods, byFunction := run.pods()
 	took := map[string]time.Duration{}
@@ -104,10 +105,10 @@ func (run recordedRun) simulate(load int, ranking func([]work) []work, ordered b
 	return summarize(ended)
 }
 
-// What weights and the queue's order would give of the evaluation's own requests at no cost,
-// over no limits. Half of its functions take any number of requests at a time, among which
-// nobody has a say but the function: on average that leaves less to gain than in
-// TestWeightsOnAFullNode.
+// TestWeightsOnRecordedRequests finds what weights and the queue's order would give, at no
+// cost, for the evaluation's own requests, relative to no limits. Half of its functions take
+// any number of requests at a time, and only the function itself decides among those. On
+// average that leaves less to gain than in TestWeightsOnAFullNode.
 func TestWeightsOnRecordedRequests(t *testing.T) {
 	run := readRecordedRun(t)
 	every := func(works []work) []work { return works }

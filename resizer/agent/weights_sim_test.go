@@ -28,14 +28,14 @@ type simPod struct {
 	allocation  int64 // milli CPU
 }
 
-// simNode is a node whose CPU is divided by weights, as if it could be without end, among
-// pods, and in a pod evenly among its requests.
+// simNode is a node whose CPU is divided among pods by weights, in parts as small as needed, and
+// within a pod evenly among its requests.
 type simNode struct {
 	cores    float64
 	pods     []simPod
-	ranking  func([]work) []work // what the weights go by; nil leaves them the kubelet's
-	ordered  bool                // the shortest that waits for a pod is the next
-	quick    time.Duration       // nobody is told of requests that are predicted to take less
+	ranking  func([]work) []work // what weights go by; nil leaves them the kubelet's
+	ordered  bool                // the shortest request that waits for a pod is the next
+	quick    time.Duration       // nobody is told of requests predicted to take less
 	requests []*simRequest       // by at
 
 	now     time.Duration
@@ -48,12 +48,12 @@ const (
 	simKubelet = 100 // the weight that it gives every pod
 	simStep    = time.Nanosecond
 	simSeeds   = 10 // the figures in weights.go are of 40
-	// simSeenAfter is when the agent sees on average that a pod uses CPU of which nobody told.
+	// simSeenAfter is when, on average, the agent sees that a pod uses CPU of which nobody told.
 	simSeenAfter = weighEvery / 2
 )
 
-// simulatedLoad are requests to some pods over a time, heavy-tailed, 40 ms of CPU on average,
-// and in bursts, that take so much of some cores.
+// simulatedLoad returns requests to some pods over a time: heavy-tailed, 40 ms of CPU on average,
+// in bursts, and together as much load as says load on so many cores.
 func simulatedLoad(seed uint64, pods int, over time.Duration, cores, load float64) []*simRequest {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	const mean, spread = 40 * time.Millisecond, 1.0
@@ -103,7 +103,7 @@ func (s *simNode) run() {
 	}
 }
 
-// next is which of those that wait for a pod it takes next.
+// next returns which of the requests that wait for a pod the pod takes next.
 func (s *simNode) next(pod int) int {
 	if !s.ordered {
 		return 0
@@ -151,7 +151,7 @@ func (s *simNode) weigh() {
 	}
 }
 
-// pass lets time pass until something happens, and says how many requests have ended.
+// pass lets time pass until something happens, and returns how many requests have ended.
 func (s *simNode) pass(coming []*simRequest, until time.Duration) (ended int) {
 	rates := s.rates()
 	if len(coming) > 0 {
@@ -180,8 +180,8 @@ func (s *simNode) pass(coming []*simRequest, until time.Duration) (ended int) {
 	return ended
 }
 
-// rates are the cores that each request of a pod has: a thread has one at most, and what it
-// cannot use others have.
+// rates returns the cores that each request of a pod has. A thread has one at most, and others
+// have what it cannot use.
 func (s *simNode) rates() []float64 {
 	rates := make([]float64, len(s.pods))
 	busy := map[int]float64{} // weights
@@ -214,8 +214,8 @@ func (s *simNode) rates() []float64 {
 	return rates
 }
 
-// simulated is what came of a load: the mean slow-down, the median of that of requests of
-// up to 100 ms of CPU, and the P99 of response times.
+// simulated is the result of a load: the mean slow-down, the median slow-down of requests of up
+// to 100 ms of CPU, and the P99 of response times.
 type simulated struct {
 	mean, short float64
 	p99         time.Duration
@@ -223,10 +223,10 @@ type simulated struct {
 
 func simulate(ranking func([]work) []work) simulated { return simulateTelling(ranking, 0, 0) }
 
-// simulateTelling tells only of requests that are not quick. Each that is told of takes some CPU.
+// simulateTelling tells only of requests that are not quick. Telling of one takes some CPU.
 func simulateTelling(ranking func([]work) []work, quick, cost time.Duration) simulated {
 	const cores, load = 2.0, 0.95
-	var pods []simPod // of which half take one at a time
+	var pods []simPod // half of them take one at a time
 	for i := range 10 {
 		pods = append(pods, simPod{concurrency: i % 2, allocation: 300})
 	}
@@ -263,10 +263,10 @@ func summarize(requests []*simRequest) simulated {
 	return simulated{sum / float64(len(all)), short[len(short)/2], took[len(took)*99/100]}
 }
 
-// What weights and the queue's order are worth on a full node whose CPU they divide at no
-// cost: to short requests, on average, and to the longest. To rank pods by the least that
-// is left of a request, whatever else shares the pod's CPU with it, is worth less. To be told
-// of requests that are over soon is worth little, and less than it takes.
+// TestWeightsOnAFullNode finds what weights and the queue's order are worth on a full node whose
+// CPU they divide at no cost: to short requests, on average, and to the longest. Ranking pods by
+// the least that is left of a request, whatever else shares the pod's CPU with it, is worth less.
+// Being told of quick requests is worth little, and less than it costs.
 func TestWeightsOnAFullNode(t *testing.T) {
 	own := simulate(nil)
 	over := func(ranked string, s simulated) (short, mean float64) {
@@ -282,7 +282,7 @@ func TestWeightsOnAFullNode(t *testing.T) {
 	_, told := over("the same, where to tell of a request takes 2 ms of CPU", simulateTelling(every, 0, cost))
 	_, untold := over("both", simulateTelling(every, quick, cost))
 	leastShort, leastMean := over("the least that is left", simulate(func(works []work) []work {
-		var all work // as one that has used what all have
+		var all work // one request that has used what all have
 		for _, w := range works {
 			all.used += w.used
 		}

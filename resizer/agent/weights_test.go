@@ -44,8 +44,8 @@ func TestLevel(t *testing.T) {
 	}
 }
 
-// What is in a pod shares what the pod gets, and is done sooner together than one after the
-// other where it is alike.
+// Requests in a pod share what the pod gets, and requests that are alike are done sooner
+// together than one after the other.
 func TestLevelOfSeveral(t *testing.T) {
 	left := func(all ...int64) (works []work) {
 		for _, each := range all {
@@ -197,7 +197,7 @@ func TestWeighIsOfNoOrder(t *testing.T) {
 	})
 }
 
-// More left of a request, or more used by its pod, never gives the pod more.
+// More left of a request, or more use by its pod, never gives the pod more.
 func TestWeighPrefersWhatIsDoneSoon(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		pods := contenders(v1Weights).Filter(func(p []contender) bool { return len(p) > 0 }).Draw(t, "pods")

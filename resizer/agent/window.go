@@ -2,8 +2,8 @@ package agent
 
 import "time"
 
-// window tells what a container used in the last period of a CPU quota: within one the
-// kernel does not care how use is spread. The zero value is ready.
+// window tells what a container used in the last period of a CPU quota, within which the kernel
+// does not care how use is spread. The zero value is ready to use.
 type window struct{ uses []cpuUse }
 
 type cpuUse struct {
@@ -11,8 +11,8 @@ type cpuUse struct {
 	cpu time.Duration // so far
 }
 
-// add takes in what was used so far, and returns what was used in the last period, in
-// milli CPU. What is known of less than a period counts as of a whole one.
+// add takes in what was used so far, and returns what was used in the last period, in milli CPU.
+// If less than a period is known, it counts as a whole one.
 func (w *window) add(at time.Time, cpu time.Duration) int64 {
 	first := 0
 	for first+1 < len(w.uses) && at.Sub(w.uses[first+1].at) >= peakWindow {
@@ -23,11 +23,11 @@ func (w *window) add(at time.Time, cpu time.Duration) int64 {
 	return max(0, milli(float64(cpu-oldest.cpu), max(at.Sub(oldest.at), peakWindow)))
 }
 
-// since is when the time began of which add told last.
+// since returns when the time began that the last add covered.
 func (w *window) since() time.Time { return w.uses[0].at }
 
-// begin makes all count that is used above what was used by a time: what was before it is known to
-// have been a rest.
+// begin restarts the window at a time by which the container had used cpu, because it is known to
+// have rested until then. All later use counts.
 func (w *window) begin(at time.Time, cpu time.Duration) {
 	w.uses = append(w.uses[:0], cpuUse{at, cpu})
 }

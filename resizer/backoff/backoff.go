@@ -1,4 +1,4 @@
-// Package backoff is how long the resizer's parts wait before they try again.
+// Package backoff says how long the resizer's parts wait before they try again.
 package backoff
 
 import (
@@ -8,7 +8,7 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Min is the first wait where a failure is most likely to be over soon.
+// Min is the first wait to use for failures that are most likely over soon.
 const Min = 100 * time.Millisecond
 
 // Delay is how long to wait after each of several failures in a row: Min after the
@@ -18,19 +18,19 @@ type Delay struct {
 	current  time.Duration
 }
 
-// Next is how long to wait after another failure.
+// Next returns how long to wait after another failure.
 func (d *Delay) Next() time.Duration {
 	d.current = min(max(2*d.current, d.Min), d.Max)
 	return d.current
 }
 
-// Failing says that there was a failure since the last Reset.
+// Failing reports whether there was a failure since the last Reset.
 func (d *Delay) Failing() bool { return d.current > 0 }
 
-// Reset begins anew after a success.
+// Reset starts over after a success.
 func (d *Delay) Reset() { d.current = 0 }
 
-// Pause waits, no longer than ctx lasts.
+// Pause waits for d, or until ctx ends.
 func Pause(ctx context.Context, clk clock.Clock, d time.Duration) {
 	timer := clk.NewTimer(d)
 	defer timer.Stop()

@@ -1,5 +1,5 @@
-// Package ceiling tells how much CPU a container may use of what its node has idle. The
-// controller and the node agent both go by it, so that neither undoes what the other set.
+// Package ceiling computes how much CPU a container may use when its node has some idle. The controller and
+// the node agent both go by it, so that neither undoes what the other set.
 package ceiling
 
 import (
@@ -13,12 +13,12 @@ import (
 	"libra.dev/libra/pkg/settings"
 )
 
-// Of is the most milli CPU that the user container of a pod may have in force under source
-// node: what the node can give but for the reserve, and no more than the pod's annotation or, without one, its
-// namespace's settings say. It is never below the user allocation, and so always finite; without one (0) it is
-// 0, because a limit that the user did not set is not set by others either.
+// Of returns the most milli CPU that the user container of a pod may have in force under source node: what
+// the node can give except for the reserve, and no more than the pod's annotation or, without one, its
+// namespace's settings say. It is never below the user allocation, and so always finite. Without an
+// allocation (0) it is 0, because nobody else sets a limit that the user did not set.
 //
-// An annotation that cannot be read is an error; the ceiling is the allocation then.
+// If the annotation cannot be read, Of returns the allocation and an error.
 func Of(pod *corev1.Pod, allocationMilli, allocatableMilli int64, of settings.Settings) (milli int64, err error) {
 	if allocationMilli <= 0 {
 		return 0, nil
@@ -32,12 +32,12 @@ func Of(pod *corev1.Pod, allocationMilli, allocatableMilli int64, of settings.Se
 			return allocationMilli, fmt.Errorf("pod %s/%s: %w", pod.Namespace, pod.Name, err)
 		}
 	}
-	// Neither is negative where it means anything, so the difference does not overflow.
+	// Neither amount means anything below 0, and without negative ones the difference does not overflow.
 	spare := max(0, allocatableMilli) - max(0, of.CPUReserveMilli)
 	return max(allocationMilli, min(most, spare)), nil
 }
 
-// MayChange says that the change of a Node may change ceilings of its pods.
+// MayChange reports whether the update of a Node may change ceilings of its pods.
 func MayChange(e event.UpdateEvent) bool {
 	before, ok := e.ObjectOld.(*corev1.Node)
 	after, is := e.ObjectNew.(*corev1.Node)

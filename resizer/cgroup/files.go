@@ -16,36 +16,36 @@ const (
 	// number of pages for "none".
 	unlimitedBytes = int64(1) << 60
 
-	// leastQuotaMicros is the least that the kernel takes and the kubelet writes.
+	// leastQuotaMicros is the least quota that the kernel takes and the kubelet writes.
 	leastQuotaMicros = 1000
 
-	// usualPeriodMicros is the kernel's and the kubelet's default.
+	// usualPeriodMicros is the default of the kernel and of the kubelet.
 	usualPeriodMicros = 100_000
 
-	// statEvery is how many readings share one read of memory.stat, the only file that is long
-	// and that changes slowly; statNearEvery, while two thirds of the limit are charged: near
-	// it, use grows unseen in place of cache.
+	// statEvery is how many readings share one read of memory.stat, the only file that is long and that
+	// changes slowly. It is statNearEvery while more than two thirds of the limit are charged: near the
+	// limit, use grows unseen in place of cache.
 	statEvery     = 10
 	statNearEvery = 3
-	// fileSize is more than any other file has, and longSize than that has.
+	// fileSize is more than any other file has, and longSize is more than memory.stat has.
 	fileSize = 1 << 10
 	longSize = 16 << 10
 )
 
-// long is room for long files, which whoever reads one borrows: each of a hundred containers is open
-// twice.
+// long has buffers for long files, which readers share: each of a hundred containers is open twice.
 var long = sync.Pool{New: func() any { return new([longSize]byte) }}
 
-// File is an open file of the kernel's. It is a bare descriptor because os.File takes two
-// system calls to read a file of unknown size and registers it with the runtime's
-// poller, which every memory event would then wake.
+// File is an open file of the kernel. It is a bare descriptor because os.File takes two system calls to
+// read a file of unknown size, and registers it with the runtime's poller, which every memory event would
+// then wake.
 type File struct {
 	Path     string
 	fd       int
-	readOnly error // why, when it was to be written too
+	readOnly error // why it cannot be written, when it was to be
 }
 
-// OpenFile opens a file to be read, and to be written too. One that can only be read opens all the same.
+// OpenFile opens a file for reading and, if writable, for writing too. A file that can only be read opens
+// all the same.
 func OpenFile(path string, writable bool) (File, error) {
 	flags := syscall.O_RDONLY
 	if writable {
@@ -71,7 +71,8 @@ func openRetrying(path string, flags int) (fd int, err error) {
 	}
 }
 
-// Read is one system call: the kernel gives a whole file when there is room for it, and else its beginning.
+// Read takes one system call: the kernel returns the whole file when there is room for it, and otherwise
+// its beginning.
 func (f *File) Read(into []byte) ([]byte, error) {
 	for {
 		n, err := syscall.Pread(f.fd, into, 0)
@@ -85,7 +86,7 @@ func (f *File) Read(into []byte) ([]byte, error) {
 	}
 }
 
-// Close closes it.
+// Close closes the file.
 func (f *File) Close() error { return syscall.Close(f.fd) }
 
 func (f *File) write(text []byte) error {
@@ -112,7 +113,7 @@ type files struct {
 	output [48]byte
 }
 
-// add opens files. The caller closes those that were, when it fails.
+// add opens files. When it fails, the caller closes those that were opened.
 func (f *files) add(writable bool, paths ...string) error {
 	for _, path := range paths {
 		file, err := OpenFile(path, writable)
@@ -137,7 +138,7 @@ func (f *files) Close() error {
 	return errors.Join(errs...)
 }
 
-// text is valid until the next call.
+// text returns the content of a file, which is valid until the next call.
 func (f *files) text(i int) ([]byte, error) { return f.textIn(i, f.input[:]) }
 
 func (f *files) textIn(i int, room []byte) ([]byte, error) {
@@ -147,7 +148,7 @@ func (f *files) textIn(i int, room []byte) ([]byte, error) {
 	return f.open[i].Read(room)
 }
 
-// longKeyed is the number beside key in a long file.
+// longKeyed returns the number after key in a long file.
 func (f *files) longKeyed(i int, key string) (int64, error) {
 	room := long.Get().(*[longSize]byte)
 	defer long.Put(room)
@@ -158,7 +159,7 @@ func (f *files) longKeyed(i int, key string) (int64, error) {
 	return f.keyed(i, text, key)
 }
 
-// writeLine writes text, which is in output or appended to it.
+// writeLine writes text, which is in output or appended to it, and a newline.
 func (f *files) writeLine(i int, text []byte) error {
 	if f.closed {
 		return os.ErrClosed
@@ -166,7 +167,7 @@ func (f *files) writeLine(i int, text []byte) error {
 	return f.open[i].write(append(text, '\n'))
 }
 
-// line is the text of a file that has one line.
+// line returns the first line of a file.
 func (f *files) line(i int) ([]byte, error) {
 	text, err := f.text(i)
 	line, _, _ := bytes.Cut(text, newline)
@@ -185,8 +186,8 @@ func (f *files) writeInt(i int, n int64) error {
 	return f.writeLine(i, strconv.AppendInt(f.output[:0], n, 10))
 }
 
-// keyed is the number beside key in a file of lines "key number"; 0 when there is
-// no such line, as without the controller that writes it.
+// keyed returns the number after key in a file of lines "key number"; 0 when there is no such line, as
+// without the controller that writes it.
 func (f *files) keyed(i int, text []byte, key string) (int64, error) {
 	for len(text) > 0 {
 		line, rest, _ := bytes.Cut(text, newline)
@@ -212,7 +213,7 @@ func (f *files) parse(i int, text []byte) (int64, error) {
 	return n, nil
 }
 
-// quotaMicros is the kubelet's own arithmetic.
+// quotaMicros computes a quota as the kubelet does.
 func quotaMicros(milli, periodMicros int64) (int64, error) {
 	if periodMicros <= 0 {
 		return 0, fmt.Errorf("a CPU period of %d us is no period", periodMicros)
@@ -223,8 +224,7 @@ func quotaMicros(milli, periodMicros int64) (int64, error) {
 	return max(leastQuotaMicros, milli*periodMicros/1000), nil
 }
 
-// cpuMilli rounds up, which gives back what quotaMicros was asked for whatever the
-// period is.
+// cpuMilli rounds up, which gives back what quotaMicros was asked for, whatever the period is.
 func cpuMilli(quotaMicros, periodMicros int64) int64 {
 	if quotaMicros <= 0 || periodMicros <= 0 {
 		return 0
@@ -232,7 +232,7 @@ func cpuMilli(quotaMicros, periodMicros int64) int64 {
 	return (quotaMicros*1000 + periodMicros - 1) / periodMicros
 }
 
-// attainable is what is read when a CPU limit was set with this period.
+// attainable returns what is read after a CPU limit was set with this period.
 func attainable(milli, periodMicros int64) int64 {
 	if quota, err := quotaMicros(milli, periodMicros); err == nil && milli > 0 {
 		return cpuMilli(quota, periodMicros)

@@ -10,14 +10,13 @@ import (
 	"strings"
 )
 
-// A search that has gone so deep, or seen so many directories, is in a tree that no
-// kubelet makes.
+// A search that goes deeper, or sees more directories, is in a tree that no kubelet makes.
 const (
 	searchDepth       = 12
 	searchDirectories = 50_000
 )
 
-// Hierarchy is where a v1 controller is mounted below root, alone or with others.
+// Hierarchy returns where a v1 controller is mounted below root, alone or with others.
 func Hierarchy(root, controller string) (string, error) {
 	entries, err := os.ReadDir(root)
 	if err != nil {
@@ -32,16 +31,16 @@ func Hierarchy(root, controller string) (string, error) {
 	return "", fmt.Errorf("%s is no cgroup root: it has neither cgroup.controllers (v2) nor a hierarchy for %s (v1)", root, controller)
 }
 
-// findContainer finds the directory of a container: the paths of the cgroupfs and
-// the systemd driver, and of a kubelet with a cgroup root of its own, all end in a
-// name that holds its id.
+// findContainer returns the directory of a container. The paths of the cgroupfs driver, of the
+// systemd driver, and of a kubelet with a cgroup root of its own all end in a name that holds the
+// container's ID.
 func findContainer(hierarchy, containerID string) (string, error) {
 	var found string
 	seen := 0
 	err := filepath.WalkDir(hierarchy, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			if errors.Is(err, fs.ErrNotExist) {
-				return nil // it went while we looked
+				return nil // it disappeared meanwhile
 			}
 			return err
 		}

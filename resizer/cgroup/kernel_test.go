@@ -130,7 +130,7 @@ func TestKernelThrottles(t *testing.T) {
 	k.until("work without a limit", func(r cgroup.Reading) bool { return r.CPU > at.CPU+50*time.Millisecond })
 }
 
-// What a container holds is what is read, and not what can be reclaimed at once.
+// A reading has the memory that a container holds, and not what can be reclaimed at once.
 func TestKernelMemoryInUse(t *testing.T) {
 	k := newKernel(t)
 	l := k.made.Start(t)
@@ -140,8 +140,8 @@ func TestKernelMemoryInUse(t *testing.T) {
 	}
 }
 
-// What the kernel takes of a container's memory is of files that were read, and what was taken and
-// is read again is seen. Where there is no such thing that is said.
+// The kernel takes memory of files that were read, and shows when they are read again afterwards.
+// Where it cannot, the error says so.
 func TestKernelReclaim(t *testing.T) {
 	k := newKernel(t)
 	r, err := k.Reclaimer()
@@ -202,8 +202,8 @@ func TestKernelReclaim(t *testing.T) {
 	}
 }
 
-// What the kernel or Libra does not take is refused with an error that names the
-// value and changes nothing; all else is read back.
+// A value that the kernel or Libra does not take is refused with an error that names it, and
+// changes nothing; any other is read back.
 func TestKernelValues(t *testing.T) {
 	k := newKernel(t)
 	rapid.Check(t, func(rt *rapid.T) {
@@ -241,8 +241,8 @@ func TestKernelPodLimit(t *testing.T) {
 	}
 }
 
-// Who wants to run too gets less for a smaller weight of its pod, and as much again once
-// the weights are the same.
+// A container that competes gets less for a smaller weight of its pod, and as much again once the
+// weights are the same.
 func TestKernelPodWeights(t *testing.T) {
 	heavy := newKernel(t)
 	light := openKernel(t, heavy.made.Beside())
@@ -280,7 +280,7 @@ func TestKernelPodWeights(t *testing.T) {
 		}
 	}
 
-	// Every CPU is wanted by both, so that weights decide on each.
+	// Both want every CPU, so that weights decide on each.
 	for _, k := range []*kernel{heavy, light} {
 		l := k.made.Start(t)
 		for range runtime.NumCPU() {

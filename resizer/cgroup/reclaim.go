@@ -12,25 +12,25 @@ import (
 	"time"
 )
 
-// Cache is what a container's cgroup says at one moment of what could be taken of its memory.
+// Cache is what a container's cgroup says at one moment about the memory that could be reclaimed.
 type Cache struct {
-	Used     int64 // bytes, with all caches
+	Used     int64 // bytes, including all caches
 	Inactive int64 // bytes of files that were not used lately
-	Unclean  int64 // bytes of files that are yet to be written to them
-	// Refaults are bytes of files, so far, that were read again after they had been taken.
+	Unclean  int64 // bytes of files that are yet to be written back
+	// Refaults are bytes of files, so far, that were read again after they had been reclaimed.
 	Refaults int64
-	Waited   time.Duration // so far, that some thread or another did for memory
+	Waited   time.Duration // so far, in which some thread or another waited for memory
 }
 
-// Reclaimer takes memory from a container. Not for concurrent use, but it does not mind what its
-// Container is used for meanwhile.
+// Reclaimer reclaims memory of a container. It is not safe for concurrent use, but its Container
+// may be used meanwhile.
 type Reclaimer interface {
 	Read() (Cache, error)
 
-	// Reclaim has the kernel take so many bytes, of files and of its own caches for the container,
-	// and waits for it. Anonymous memory stays: a kernel that cannot be told so, and could swap,
-	// is not asked, and the error is errors.ErrUnsupported. It is syscall.EAGAIN when less was
-	// taken.
+	// Reclaim has the kernel take so many bytes, from files and from its own caches for the
+	// container, and waits for that. Anonymous memory stays: if the kernel could swap it and cannot
+	// be told to leave it alone, Reclaim does not ask, and the error is errors.ErrUnsupported. The
+	// error is syscall.EAGAIN when the kernel took less.
 	Reclaim(bytes int64) error
 
 	io.Closer
@@ -48,7 +48,7 @@ const (
 	reclaimReclaim
 )
 
-// filesOnly has the kernel leave anonymous memory alone, since Linux 6.10.
+// filesOnly makes the kernel leave anonymous memory alone, since Linux 6.10.
 const filesOnly = " swappiness=0"
 
 // Reclaimer implements Container.
@@ -64,7 +64,7 @@ func openReclaimer(dir, swaps string) (Reclaimer, error) {
 	}
 	err := r.add(false, filepath.Join(dir, "memory.pressure"))
 	if err == nil {
-		// It can only be written.
+		// memory.reclaim can only be written.
 		reclaim := File{Path: filepath.Join(dir, "memory.reclaim")}
 		if reclaim.fd, err = openRetrying(reclaim.Path, syscall.O_WRONLY); err == nil {
 			r.open = append(r.open, reclaim)
@@ -125,8 +125,8 @@ func (r *reclaimer) Reclaim(bytes int64) error {
 	return r.ask(bytes, "")
 }
 
-// ask writes once: each write takes as much again, so one that a signal has interrupted is as good
-// as one that took less.
+// ask writes only once, because each write takes as much again. A write that a signal has
+// interrupted counts as one that took less.
 func (r *reclaimer) ask(bytes int64, how string) error {
 	if r.closed {
 		return os.ErrClosed
@@ -143,7 +143,8 @@ func (r *reclaimer) ask(bytes int64, how string) error {
 	return nil
 }
 
-// swappable says that anonymous memory of the container may be swapped out, as far as is known.
+// swappable reports whether anonymous memory of the container may be swapped out, as far as is
+// known.
 func (r *reclaimer) swappable() bool {
 	most, err := os.ReadFile(filepath.Join(r.dir, "memory.swap.max"))
 	if err == nil && string(bytes.TrimSpace(most)) == "0" {
@@ -153,6 +154,6 @@ func (r *reclaimer) swappable() bool {
 	if errors.Is(err, os.ErrNotExist) {
 		return false // the kernel cannot swap at all
 	}
-	// The first line is the table's head.
+	// The first line is the table's header.
 	return err != nil || bytes.Count(bytes.TrimSpace(swaps), newline) > 0
 }

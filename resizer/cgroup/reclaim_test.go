@@ -44,8 +44,8 @@ func TestReclaimer(t *testing.T) {
 	}
 }
 
-// Where there is nothing that reclaims, or that tells what that does, that is another error than of
-// a container that has ended.
+// Without a file that reclaims, or one that tells what that does, the error differs from that of a
+// container that has ended.
 func TestNoReclaimer(t *testing.T) {
 	for missing, supported := range map[string]bool{"memory.reclaim": false, "memory.pressure": false, "memory.current": true} {
 		root := cgrouptest.Tree(t, cgrouptest.V2(dir))

@@ -44,8 +44,7 @@ func write(t testing.TB, text string, path ...string) {
 	}
 }
 
-// After any sequence of changes, of the kubelet's among them, a reading has the last limits
-// set.
+// After any sequence of changes, the kubelet's included, a reading has the last limits set.
 func TestSequences(t *testing.T) {
 	for layout, root := range layouts(t) {
 		t.Run(layout, func(t *testing.T) {
@@ -115,7 +114,7 @@ func setPeriod(t *testing.T, rt *rapid.T, root, layout string, micros int64) int
 	return rapid.Int64Range(1000, 256_000).Draw(rt, "milli")
 }
 
-// kubeletResets writes what the runtime does when a pod is patched: its limit.
+// kubeletResets writes what the runtime writes when a pod is patched: its limit.
 func kubeletResets(t *testing.T, root, layout string, bytes int64) int64 {
 	if layout == "v1" {
 		write(t, fmt.Sprintln(bytes), root, "memory", dir, "memory.limit_in_bytes")
@@ -128,8 +127,8 @@ func kubeletResets(t *testing.T, root, layout string, bytes int64) int64 {
 	return bytes
 }
 
-// The lesser limit of two cgroups binds, a limit that is set binds in both, and is not written where it
-// is what it was. What each quota holds up counts.
+// The lower limit of two cgroups binds. A limit is set in both, and not written where it is there
+// already. Throttling by either quota counts.
 func TestInnerCgroup(t *testing.T) {
 	root := cgrouptest.Tree(t, cgrouptest.V2Inner(dir))
 	c := mustOpen(t, root)

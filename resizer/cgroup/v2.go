@@ -15,8 +15,8 @@ import (
 type v2 struct {
 	files
 	dir string
-	// inner is the cgroup below it that the processes are in, where the runtime makes one; nil
-	// where it does not. Whatever the runtime sets it sets in both, and the lesser binds.
+	// inner is the cgroup below dir that has the processes, where the runtime makes one; nil where it
+	// does not. The runtime sets each limit in both, and the lower one binds.
 	inner        *files
 	reads        int
 	inactive     int64 // bytes
@@ -33,7 +33,7 @@ const (
 	v2MemoryStat
 )
 
-// innerName is what crun calls that cgroup, when nobody asks it for another name.
+// innerName is crun's default name for that cgroup.
 const innerName = "container"
 
 const (
@@ -121,7 +121,7 @@ func (c *v2) ReadUse() (Reading, error) {
 		return r, err
 	}
 	if c.inner != nil {
-		// The kernel counts each quota by itself.
+		// The kernel counts each quota separately.
 		stat, err := c.inner.text(innerCPUStat)
 		if err != nil {
 			return r, err
@@ -150,7 +150,7 @@ func (c *v2) ReadUse() (Reading, error) {
 	}, nil
 }
 
-// throttled is for how long, in microseconds, and how often the quota held processes up, by a file
+// throttled returns how long, in microseconds, and how often the quota held processes up, from a file
 // cpu.stat.
 func (f *files) throttled(i int, stat []byte) (micros, periods int64, err error) {
 	if micros, err = f.keyed(i, stat, "throttled_usec"); err != nil {
@@ -180,7 +180,7 @@ func (c *v2) CPULimit() (int64, error) {
 	return limit, nil
 }
 
-// cpuMax is the quota, 0 for none, and the period, both in microseconds.
+// cpuMax returns the quota, 0 for none, and the period, both in microseconds.
 func (f *files) cpuMax(i int) (quota, period int64, err error) {
 	line, err := f.line(i)
 	if err != nil {
@@ -196,7 +196,7 @@ func (f *files) cpuMax(i int) (quota, period int64, err error) {
 	return quota, period, err
 }
 
-// memoryLimit is in bytes, unlimitedBytes for none.
+// memoryLimit returns a limit in bytes, unlimitedBytes for none.
 func (f *files) memoryLimit(i int) (int64, error) {
 	line, err := f.line(i)
 	if err != nil || bytes.Equal(line, none) {
@@ -224,8 +224,8 @@ func (c *v2) SetCPU(milli int64) error {
 	return err
 }
 
-// setCPUMax writes a file cpu.max, unless it says that already: each write gives the quota of a whole
-// period anew.
+// setCPUMax writes a file cpu.max, unless it says that already: each write grants the quota of a
+// whole period anew.
 func (f *files) setCPUMax(i int, milli int64) error {
 	before, period, err := f.cpuMax(i)
 	if err != nil {

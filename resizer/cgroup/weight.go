@@ -7,21 +7,21 @@ import (
 	"path/filepath"
 )
 
-// PodWeight is the CPU weight of a pod's cgroup: its part of the time of CPUs on which
-// the pods beside it, below the same parent, want to run too. The container's own only
-// divides what the pod gets. Weights are in the kernel's unit: cpu.shares on v1,
-// cpu.weight on v2. Not for concurrent use.
+// PodWeight is the CPU weight of a pod's cgroup: its share of the CPU time for which it competes
+// with the pods beside it, below the same parent. The container's own weight only divides what the
+// pod gets. Weights are in the kernel's unit: cpu.shares on v1, cpu.weight on v2. It is not safe
+// for concurrent use.
 type PodWeight interface {
-	// Dir is the pod's directory. Those with the same parent compete.
+	// Dir returns the pod's directory. Pods with the same parent compete.
 	Dir() string
 
 	// Read does not allocate.
 	Read() (int64, error)
 
-	// Set writes a weight from Least to Most, unless it is what is there.
+	// Set writes a weight from Least to Most, unless it is set already.
 	Set(weight int64) error
 
-	// Least and Most are what the kernel takes.
+	// Least and Most bound the weights that the kernel takes.
 	Least() int64
 	Most() int64
 
@@ -45,8 +45,8 @@ type podWeight struct {
 	least, most int64
 }
 
-// OpenPodWeight opens the weight of the pod whose directory is dir, below the hierarchy
-// of the controller cpu on v1. It fails with ErrNotFound when that is not there any more.
+// OpenPodWeight opens the weight of the pod whose directory is dir, which on v1 is below the
+// hierarchy of the cpu controller. It fails with ErrNotFound when dir is gone.
 func OpenPodWeight(dir string) (PodWeight, error) {
 	w := &podWeight{dir: dir, least: leastWeight, most: mostWeight}
 	err := w.add(true, filepath.Join(dir, weightFile))

@@ -16,26 +16,26 @@ import (
 )
 
 const (
-	// repairAfter is how long a node's agent must not have been ready: it may be on its way
-	// back, and puts everything right by itself then.
+	// repairAfter is how long a node's agent must not have been ready before its pods are repaired.
+	// An agent on its way back puts everything right by itself.
 	repairAfter = 1500 * time.Millisecond
-	// borrowersFirst is how long the repair of others waits for those that may hold too much,
-	// and so how long the kubelet has for these.
+	// borrowersFirst is how long the repair of other pods waits for those that may hold too much,
+	// and so how long the kubelet has for the latter.
 	borrowersFirst = 2 * time.Second
 
-	// startSlack is how much younger than this process a pod may seem and still be
-	// taken for older: the clocks are two machines'.
+	// startSlack is how much younger than this process a pod may seem and still count as older: the
+	// two times are from different machines' clocks.
 	startSlack = time.Minute
 )
 
-// agentWatch is what is known of a node's agent.
+// agentWatch is what the controller knows about a node's agent.
 type agentWatch struct {
 	state agentState
-	since time.Time // of the state
+	since time.Time // when the state began
 	seen  bool      // it was ready once
 }
 
-// agentState is what has to be done because of an agent.
+// agentState says what to do because of an agent.
 type agentState int
 
 const (
@@ -45,12 +45,11 @@ const (
 	agentGone                // its pods are repaired, or have been
 )
 
-// watchAgent takes in whether the node's agent is ready. When it has not been for a while,
-// every pod that it may have changed is to be written again by the kubelet, those first that the
-// pool says it may have raised. It is the readiness of the agent's pod that tells: it needs no
-// Redis, it costs nothing while nothing happens, and a kubelet that could not tell it could not
-// repair either. But a kubelet on a busy node may be wrong, so an agent that the pool hears is
-// there.
+// watchAgent records whether the node's agent is ready. When it has not been for a while, the
+// kubelet has to write again every pod that the agent may have changed, first those that the pool
+// says it may have raised. The readiness of the agent's pod decides: it needs no Redis, costs
+// nothing while nothing happens, and a kubelet that could not report it could not repair, either.
+// But a kubelet on a busy node may be wrong, so an agent that the pool hears counts as there.
 func (c *Controller) watchAgent(ctx context.Context, n *node) error {
 	var agents corev1.PodList
 	if err := c.kube.List(ctx, &agents, client.InNamespace(settings.AgentNamespace), client.MatchingFields{nodeNameField: n.name}); err != nil {
@@ -71,8 +70,8 @@ func (c *Controller) watchAgent(ctx context.Context, n *node) error {
 		a.state, a.since = agentGone, now
 		repaired := 0
 		for _, m := range n.pods {
-			// What was made since this process began, and before any agent came, has a
-			// cgroup that only the kubelet has written.
+			// A pod made since this process began, and before any agent came, has a cgroup that
+			// only the kubelet has written.
 			older := !m.pod.CreationTimestamp.After(c.started.Add(startSlack))
 			if m.leftAlone == "" && (a.seen || older) && c.mayHaveChanged(m) {
 				m.repair.begin(slices.Contains(n.loans.raised, m.name))
@@ -86,13 +85,13 @@ func (c *Controller) watchAgent(ctx context.Context, n *node) error {
 	return nil
 }
 
-// mayHaveChanged says that an agent may have changed the pod: not where it only observes, unless
-// it did more before.
+// mayHaveChanged reports whether an agent may have changed the pod. In mode observe it has not,
+// unless the mode was more before.
 func (c *Controller) mayHaveChanged(m *managedPod) bool {
 	return c.live.For(m.pod.Namespace).ModeOf(m.pod.Annotations) != api.ModeObserve || m.unobserved || actuate.Resized(m.pod)
 }
 
-// untilRepair is how long until the agent has to be looked at again.
+// untilRepair returns how long until the agent must be looked at again.
 func (a *agentWatch) untilRepair(now time.Time) time.Duration {
 	if a.state == agentNotReady {
 		return max(waitTick, a.since.Add(repairAfter).Sub(now))
@@ -100,7 +99,8 @@ func (a *agentWatch) untilRepair(now time.Time) time.Duration {
 	return resync
 }
 
-// mayRepairOthers says that those that had borrowed have been repaired, or had their time.
+// mayRepairOthers reports whether the pods that had borrowed have been repaired, or have had their
+// time.
 func (n *node) mayRepairOthers(now time.Time) bool {
 	if now.Sub(n.agent.since) >= borrowersFirst {
 		return true
@@ -114,22 +114,22 @@ func (n *node) mayRepairOthers(now time.Time) bool {
 }
 
 const (
-	// bumpMilli is by how much CPU is changed to have the kubelet write.
+	// bumpMilli is the change of CPU that makes the kubelet write.
 	bumpMilli = 1
-	// repairTries is how often a repair that is refused is tried, repairRetry after the last
-	// time. A quota may have no room for it for ever; then nothing makes the kubelet write.
+	// repairTries is how often a repair that is refused is tried, repairRetry after the last time.
+	// A quota may never have room for it; then nothing makes the kubelet write.
 	repairTries = 3
 	repairRetry = 5 * time.Second
 )
 
-// repair is what is done for a pod whose cgroup an agent that is gone may have left in any
-// state. The kubelet does not read limits back, and writes them only when the spec is not what
-// it wrote last. So the spec is changed by as little as there is, and changed back when that is
-// in force: before it, the kubelet might see neither. The zero value is of a pod that needs no
-// repair.
+// repair is the repair of a pod whose cgroup may be in any state because its agent is gone. The
+// kubelet does not read limits back, and writes them only when the spec differs from what it wrote
+// last. So the controller changes the spec by the smallest step, and changes it back once that is
+// in force; if it did so earlier, the kubelet might see neither change. The zero value is for a pod
+// that needs no repair.
 type repair struct {
 	stage repairStage
-	first bool // it may hold what is others'
+	first bool // it may hold what belongs to others
 	tries int
 	at    time.Time // of the next try
 }
@@ -144,14 +144,14 @@ const (
 
 func (r *repair) begin(first bool) { *r = repair{stage: repairDue, first: first} }
 
-// cancel ends a repair that has not begun. One that has is ended as any.
+// cancel ends a repair that has not begun. A repair that has begun is completed.
 func (r *repair) cancel() {
 	if r.stage == repairDue {
 		*r = repair{}
 	}
 }
 
-// refused gives a repair up in the end.
+// refused puts a repair off, and in the end gives it up.
 func (r *repair) refused(now time.Time) {
 	if r.tries++; r.tries >= repairTries {
 		*r = repair{}
@@ -160,9 +160,9 @@ func (r *repair) refused(now time.Time) {
 	r.at = now.Add(repairRetry)
 }
 
-// bumped is a CPU limit that makes the kubelet write in place of another. What is at its ceiling
-// is lowered: nothing may have more, and no quota refuses it. So is what had no room to be
-// raised.
+// bumped returns a CPU limit that makes the kubelet write, instead of milli. It lowers a pod that
+// is at its ceiling: nothing may have more, and no quota refuses less. It also lowers a pod for
+// whose raise there was no room.
 func (m *managedPod) bumped(milli int64) int64 {
 	if milli > m.owed.CPUMilli || m.repair.tries%2 == 1 {
 		return milli - bumpMilli

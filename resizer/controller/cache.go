@@ -21,13 +21,13 @@ import (
 	"libra.dev/libra/resizer/actuate"
 )
 
-// The node agents' pods, as manifests/base/agent labels them.
+// The label of the node agents' pods, as in manifests/base/agent.
 const agentLabel, agentName = "app", "libra-agent"
 
-// CacheOptions are those of the cache that the controller reads: opted-in pods and
-// Revisions, node agents, Nodes and ResourceQuotas, and of each only what it looks at. Kubernetes keeps
-// several times as much of a pod, and a cluster can have tens of thousands. What is read of
-// them is the cache's own, and is not to be changed.
+// CacheOptions returns the options of the cache that the controller reads: opted-in pods and Revisions,
+// node agents, Nodes and ResourceQuotas, each with only the fields that the controller looks at. A pod
+// in Kubernetes is several times as large, and a cluster can have tens of thousands. Pods and Revisions
+// are read without being copied, so callers must not change them.
 func CacheOptions() cache.Options {
 	optedIn := labels.SelectorFromSet(labels.Set{api.EnabledLabel: api.EnabledValue})
 	agents := labels.SelectorFromSet(labels.Set{agentLabel: agentName})
@@ -42,8 +42,9 @@ func CacheOptions() cache.Options {
 	}}
 }
 
-// transform makes a cache keep what is left of an object. What a cache holds beside
-// objects, the last state of one that was deleted unseen, has one in it that was kept before.
+// transform makes a cache keep less of each object: the result of the function of. A cache also passes
+// in the last state of an object whose deletion it missed; that holds an object that was transformed
+// before.
 func transform[T client.Object](of func(T) T) func(any) (any, error) {
 	return func(obj any) (any, error) {
 		if object, ok := obj.(T); ok {
@@ -53,7 +54,7 @@ func transform[T client.Object](of func(T) T) func(any) (any, error) {
 	}
 }
 
-// keepPod is what is looked at of a pod.
+// keepPod returns the part of a pod that the controller looks at.
 func keepPod(pod *corev1.Pod) *corev1.Pod {
 	kept := &corev1.Pod{
 		ObjectMeta: keepMeta(&pod.ObjectMeta),
@@ -66,7 +67,7 @@ func keepPod(pod *corev1.Pod) *corev1.Pod {
 	kept.ManagedFields = actuate.Resizes(pod)
 	for _, c := range pod.Spec.Containers {
 		if c.Name == api.QueueProxyContainer && len(c.Resources.Limits) == 0 {
-			continue // as most are, and nothing else of one matters
+			continue // most have no limits, and nothing else of a queue-proxy matters
 		}
 		limits := corev1.ResourceRequirements{Limits: limitLists.of(c.Resources.Limits)}
 		kept.Spec.Containers = append(kept.Spec.Containers, corev1.Container{Name: c.Name, Resources: limits, ResizePolicy: c.ResizePolicy})
@@ -92,12 +93,13 @@ func keepPod(pod *corev1.Pod) *corev1.Pod {
 	return kept
 }
 
-// libraGroup is that of Libra's own labels and annotations.
+// libraGroup is the group of Libra's own labels and annotations.
 const libraGroup = "libra.dev"
 
 var conditionsKept = []corev1.PodConditionType{corev1.PodReady, corev1.PodResizePending, corev1.PodResizeInProgress}
 
-// keepRevision is what is looked at of a Revision: what its container is owed, and how many pods it has.
+// keepRevision returns the part of a Revision that the controller looks at: what its container is owed,
+// and how many pods it has.
 func keepRevision(revision *servingv1.Revision) *servingv1.Revision {
 	kept := &servingv1.Revision{ObjectMeta: keepMeta(&revision.ObjectMeta)}
 	kept.Status.ActualReplicas = revision.Status.ActualReplicas
@@ -106,18 +108,18 @@ func keepRevision(revision *servingv1.Revision) *servingv1.Revision {
 	return kept
 }
 
-// limitLists are those of all that is kept.
+// limitLists has the limits of all cached objects.
 var limitLists sharedLists
 
-// sharedLists has equal lists be the same one: there are few, all pods of a function have one of
-// them, and each takes the better part of a kilobyte. They are never changed.
+// sharedLists makes equal lists share memory: there are few different ones, since all pods of a function
+// have the same one, and each takes the better part of a kilobyte. They are never changed.
 type sharedLists struct {
 	mu     sync.Mutex
 	byText map[string]corev1.ResourceList
 }
 
-// sharedMost bounds how many lists are known to be shared. Those that are not any more stay with
-// who has them.
+// sharedMost bounds how many lists are remembered for sharing. Objects keep the lists that are dropped
+// here.
 const sharedMost = 10_000
 
 func (s *sharedLists) of(list corev1.ResourceList) corev1.ResourceList {
@@ -141,7 +143,7 @@ func (s *sharedLists) of(list corev1.ResourceList) corev1.ResourceList {
 	return list
 }
 
-// keepMeta is what is looked at of an object's metadata.
+// keepMeta returns the part of an object's metadata that the controller looks at.
 func keepMeta(meta *metav1.ObjectMeta) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
 		Namespace: meta.Namespace, Name: meta.Name, UID: meta.UID,
@@ -152,7 +154,7 @@ func keepMeta(meta *metav1.ObjectMeta) metav1.ObjectMeta {
 	}
 }
 
-// keepKeys are those of some groups.
+// keepKeys returns the labels or annotations of some groups.
 func keepKeys(all map[string]string, groups ...string) map[string]string {
 	var kept map[string]string
 	for key, value := range all {

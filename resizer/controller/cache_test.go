@@ -68,7 +68,7 @@ func readJSON[T any](t testing.TB, file string) *T {
 	return object
 }
 
-// What is left of a pod tells the same, and is a fraction of it.
+// The part of a pod that is kept tells the same, and is a fraction of its size.
 func TestKeptOfAPod(t *testing.T) {
 	whole := readJSON[corev1.Pod](t, "pod.json")
 	kept := keepPod(whole)
@@ -89,7 +89,7 @@ func TestKeptOfAPod(t *testing.T) {
 	}
 }
 
-// Lists that are equal are the same one, and others are not, however they are written.
+// Equal lists are the same one, and others are not, however they are written.
 func TestSharedLists(t *testing.T) {
 	list := func(cpu, memory string) corev1.ResourceList {
 		return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory)}
@@ -165,7 +165,7 @@ func BenchmarkCached(b *testing.B) {
 	}
 }
 
-// heap is how many bytes are in use.
+// heap returns how many bytes are in use.
 func heap() uint64 {
 	runtime.GC()
 	var m runtime.MemStats

@@ -16,37 +16,37 @@ import (
 	"libra.dev/libra/resizer/ceiling"
 )
 
-// livePatience is how long the settings may take to be read after the start. Then the
-// controller goes on with what changes nothing: it has pods to restore, too.
+// livePatience is how long after the start the settings may take to be read. After that the
+// controller goes on with settings that change nothing, because it has pods to restore, too.
 const livePatience = 10 * time.Second
 
-// Live are the cluster's settings as they are now; a *settings.Live is one.
+// Live has the cluster's current settings; a *settings.Live is one.
 type Live interface {
 	Synced() bool
 	Settings() settings.Settings
-	// For are the settings of a namespace's functions.
+	// For returns the settings of a namespace's functions.
 	For(namespace string) settings.Settings
 	Source(namespace, node string) api.Source
 	OnChange(func())
 }
 
-// cpuCeiling is what is known of a pod's ceiling under source node.
+// cpuCeiling is what the controller knows about a pod's ceiling under source node.
 type cpuCeiling struct {
-	milli int64 // what the CPU limit in the spec is to be; 0 under owners
+	milli int64 // target of the CPU limit in the spec; 0 under owners
 
-	refusedUntil time.Time // until when it is not tried, because it was refused
+	refusedUntil time.Time // not tried before this, because it was refused
 	refusal      backoff.Delay
 
-	countedBy string // the quota that is why; empty when none is
-	badMaxCPU string // what is wrong with its annotation; empty when nothing is
+	countedBy string // the quota that keeps it out of the spec; empty when none does
+	badMaxCPU string // what is wrong with the pod's annotation; empty when nothing is
 }
 
-// refuse keeps the ceiling from being tried for a while, longer each time. The node agent sees
-// that the spec does not have it, and sets it in the cgroup.
+// refuse backs off from the ceiling for a while, longer each time. The node agent sees that the
+// spec lacks it, and sets it in the cgroup.
 func (c *cpuCeiling) refuse(now time.Time) { c.refusedUntil = now.Add(c.refusal.Next()) }
 
-// cpuTarget is what the CPU limit in the spec is to be now: the ceiling, and while that is
-// refused what of it is accepted and in force; what the pod is owed without one.
+// cpuTarget returns the target of the CPU limit in the spec: the ceiling; while that is refused, as
+// much of it as is accepted and in force; without a ceiling, what the pod is owed.
 func (m *managedPod) cpuTarget(now time.Time) int64 {
 	switch {
 	case m.standing != takesPart || m.ceiling.milli == 0:
@@ -57,7 +57,8 @@ func (m *managedPod) cpuTarget(now time.Time) int64 {
 	return m.ceiling.milli
 }
 
-// unread says that the settings may yet come, so that what they say is not undone first.
+// unread reports whether the settings may still arrive, so that the controller does not first undo
+// what they say.
 func (c *Controller) unread() bool {
 	return !c.live.Synced() && c.clock.Since(c.started) < livePatience
 }
@@ -80,8 +81,8 @@ func (c *Controller) place(ctx context.Context, n *node) {
 	c.metrics.withheld(n.name, withheld)
 }
 
-// measure takes in how much CPU pods may have of the node, and how much memory it has. What was
-// read stands while it cannot be: a node that is going away is still its pods'.
+// measure reads how much CPU pods may have of the node, and how much memory it has. If that fails,
+// the last values stand: a node that is going away still has its pods.
 func (c *Controller) measure(ctx context.Context, n *node) {
 	var object corev1.Node
 	if err := c.kube.Get(ctx, types.NamespacedName{Name: n.name}, &object); err != nil {
@@ -91,8 +92,8 @@ func (c *Controller) measure(ctx context.Context, n *node) {
 	n.allocatable, n.memory = object.Status.Allocatable.Cpu().MilliValue(), object.Status.Capacity.Memory().Value()
 }
 
-// ceilingOf is the milli CPU that a pod's limit is to be, whatever is on loan; 0 under
-// source owners, and of a pod that has no ceiling.
+// ceilingOf returns the target of a pod's CPU limit in milli CPU, whatever is on loan. It is 0
+// under source owners, and for a pod that has no ceiling.
 func (c *Controller) ceilingOf(ctx context.Context, n *node, m *managedPod, quotas *quotas) int64 {
 	if m.owed.CPUMilli == 0 || m.standing != takesPart || m.leftAlone != "" {
 		m.ceiling.countedBy = ""
@@ -112,7 +113,7 @@ func (c *Controller) ceilingOf(ctx context.Context, n *node, m *managedPod, quot
 		maxCPURefusedEvent(m.pod, err).record(c.recorder)
 	}
 	if !isReady(m.pod) && m.asked.CPUMilli <= m.owed.CPUMilli {
-		return m.owed.CPUMilli // nobody waits for what it does yet
+		return m.owed.CPUMilli // no request waits for it yet
 	}
 	if milli <= m.owed.CPUMilli {
 		m.ceiling.countedBy = ""
@@ -130,7 +131,7 @@ func isReady(pod *corev1.Pod) bool {
 	return false
 }
 
-// keepSize is what measure takes in of a Node.
+// keepSize returns the part of a Node that measure reads.
 func keepSize(node *corev1.Node) *corev1.Node {
 	kept := &corev1.Node{}
 	kept.Name, kept.UID, kept.ResourceVersion = node.Name, node.UID, node.ResourceVersion
@@ -143,8 +144,8 @@ func keepSize(node *corev1.Node) *corev1.Node {
 	return kept
 }
 
-// allocatableChanged lets only those events of Nodes through that may change a ceiling.
-// What pods a node has, their own events tell.
+// allocatableChanged passes only those events of Nodes that may change a ceiling. The pods' own
+// events tell which pods a node has.
 var allocatableChanged = predicate.Funcs{
 	CreateFunc: func(crevent.CreateEvent) bool { return false },
 	DeleteFunc: func(crevent.DeleteEvent) bool { return false },

@@ -54,7 +54,7 @@ func (h *harness) setAllocatable(milli int64) {
 	}
 }
 
-// change changes a pod, as others than Libra do.
+// change changes a pod as somebody other than Libra does.
 func (h *harness) change(name string, f func(*corev1.Pod)) {
 	h.t.Helper()
 	pod := h.get(name)
@@ -74,7 +74,7 @@ func TestCeilingOfAReadyPod(t *testing.T) {
 			h.expect("p 1800m/256Mi")
 			h.expect()
 			h.kubelet()
-			h.change("p", func(p *corev1.Pod) { p.Status.Conditions = nil }) // what it has it keeps
+			h.change("p", func(p *corev1.Pod) { p.Status.Conditions = nil }) // it keeps what it has
 			if got := h.follow(time.Minute); got != nil {
 				t.Errorf("patches %v in a minute in which nothing changes, want none", got)
 			}
@@ -173,7 +173,7 @@ func TestNoCeiling(t *testing.T) {
 	}
 }
 
-// A node that is not known, or is no more, changes nothing that was known of it.
+// A node that is not known, or is gone, changes nothing that was known about it.
 func TestCeilingWithoutANode(t *testing.T) {
 	h := newHarness(t, testRevision(owed), testPod("p", owed, ready))
 	h.following.now = underNode
@@ -230,7 +230,7 @@ func (h *harness) quotaOf(milli int64) {
 func TestCeilingRefused(t *testing.T) {
 	h := withCeilings(t, testPod("p", owed, ready), testPod("q", res(300, 256), ready, byLibra))
 	h.quotaOf(600)
-	h.expect("q 500m/256Mi") // what is its own is not refused with the rest
+	h.expect("q 500m/256Mi") // what it is owed is not refused with the rest
 	if got := h.follow(tick); got != nil {
 		t.Errorf("patches %v, want none", got)
 	}
@@ -274,7 +274,7 @@ func TestHigherCeilingRefused(t *testing.T) {
 	}
 }
 
-// What the kubelet does not take up is taken back, and tried again later.
+// A ceiling that the kubelet does not take up is taken back, and tried again later.
 func TestKubeletDoesNotTakeUpACeiling(t *testing.T) {
 	h := withCeilings(t, testPod("p", owed, ready))
 	h.expect("p 2000m/256Mi")
@@ -292,8 +292,8 @@ func TestKubeletDoesNotTakeUpACeiling(t *testing.T) {
 	h.expect("p 2000m/256Mi")
 }
 
-// Memory and the ceiling have a patch each: which one a quota has no room for could not be told
-// otherwise.
+// Memory and the ceiling have a patch each: otherwise nothing would tell which one a quota has no
+// room for.
 func TestCeilingGoesAfterMemory(t *testing.T) {
 	h := withCeilings(t, testPod("p", owed, ready))
 	h.pool.pods = lends(64, "p")
@@ -339,7 +339,7 @@ func TestKeptOfANode(t *testing.T) {
 	}
 }
 
-// A change of the settings wakes every node that is followed, and waits for nothing.
+// A change of the settings wakes every node that is followed, and does not block.
 func TestSettingsWake(t *testing.T) {
 	h := withCeilings(t)
 	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())

@@ -1,7 +1,7 @@
-// Package controller writes into the specs of pods what stands: ceilings of CPU, and memory
-// that is lent or needed above what owners configured. Loans of CPU, which pass, are the node
-// agents' alone. It also has the kubelet write everything again on a node whose agent is gone,
-// for nobody else knows by then what that left in the cgroups.
+// Package controller writes lasting limits into the specs of pods: ceilings of CPU, and memory that
+// is lent or needed above what owners configured. Loans of CPU are temporary, and the node agents'
+// alone. When a node's agent is gone, the controller also has the kubelet write everything again,
+// because by then nobody else knows what the agent left in the cgroups.
 package controller
 
 import (
@@ -39,29 +39,30 @@ const (
 	// nodeNameField indexes the cached pods by their node.
 	nodeNameField = "spec.nodeName"
 
-	// tick is how often a node is looked at while something of it is unfinished, and resync
-	// how often when nothing is. What changes is told by itself.
+	// tick is how often the controller looks at a node while something on it is unfinished, and
+	// resync how often when nothing is. Changes announce themselves.
 	tick   = time.Second
 	resync = 30 * time.Second
-	// heldTick is how soon a resize that a rate limit held back is looked at again, and
-	// the least between two looks that nothing asks for; waitTick is for one that can wait.
+	// heldTick is how soon a resize that a rate limit held back is tried again, and the shortest
+	// delay after which a node is requeued. waitTick is the same for a resize that can wait.
 	heldTick = 100 * time.Millisecond
 	waitTick = 300 * time.Millisecond
 
-	// A Redis that hangs costs each node that much of a worker's time, and no node's
-	// repair may wait long for another's.
+	// A Redis that hangs costs a worker poolTimeout for each node, and the repair of one node must
+	// not wait long for another's.
 	poolTimeout     = 200 * time.Millisecond
 	concurrentNodes = 64
 
 	patchTimeout      = 2 * time.Second
-	concurrentPatches = 8 // of a node
-	// concurrentPatient is how many of those that can wait are sent at a time, to all nodes. An API
-	// server that is given more at once than it can answer in patchTimeout does most of it in vain.
+	concurrentPatches = 8 // per node
+	// concurrentPatient is how many patches that can wait are in flight at a time, for all nodes
+	// together. An API server that gets more at once than it can answer within patchTimeout does
+	// most of the work in vain.
 	concurrentPatient = 32
 	backOffMax        = pool.LeaseTTL
 )
 
-// Settings are what the controller is told.
+// Settings are the controller's rate limits.
 type Settings struct {
 	ResizesPerSecond float64 // per node
 	Burst            int     // per node
@@ -70,12 +71,12 @@ type Settings struct {
 	TotalBurst            int
 }
 
-// Pools are the pools of all nodes, as far as the controller reads them.
+// Pools reads the pools of the nodes.
 type Pools interface {
 	Read(ctx context.Context, node string) (pool.State, error)
 }
 
-// Controller reconciles nodes: the request's name is the node's.
+// Controller reconciles nodes. The name in a request is the node's.
 type Controller struct {
 	clock    clock.Clock
 	kube     client.Reader
@@ -85,7 +86,7 @@ type Controller struct {
 	recorder events.EventRecorder
 	settings Settings
 	total    *rate.Limiter
-	patient  *semaphore.Weighted // who is sending what can wait
+	patient  *semaphore.Weighted // held while a patch that can wait is in flight
 	metrics  *metrics
 	tracer   trace.Tracer
 	follower Follower
@@ -93,23 +94,24 @@ type Controller struct {
 	mu      sync.Mutex
 	queue   workqueue.TypedRateLimitingInterface[reconcile.Request] // nil until started
 	nodes   map[string]*node
-	started time.Time // of the first Reconcile: a standby knows nothing yet
+	started time.Time // of the first Reconcile: a standby knows nothing before it
 }
 
-// node is what the controller remembers of a node. Only the one Reconcile of that
-// node that runs at a time touches it.
+// node is what the controller remembers about a node. Only one Reconcile of a node runs at a time,
+// and only that one touches it.
 type node struct {
 	name    string
 	pods    map[string]*managedPod // by namespace/name
 	limiter *rate.Limiter
-	// allocatable is how many milli CPU the node has for pods; 0 until it is known.
+	// allocatable is the CPU that the node has for pods, in milli CPU; 0 until it is known.
 	allocatable int64
-	memory      int64 // bytes that the node has; 0 until it is known
+	memory      int64 // in bytes, of the whole node; 0 until it is known
 	loans       loans
 	agent       agentWatch
 }
 
-// New makes a Controller. follower tells it on which nodes memory is another.
+// New makes a Controller. follower tells it on which nodes the memory that is borrowed or needed
+// has changed.
 func New(clk clock.Clock, kube client.Client, pools Pools, live Live, follower Follower, recorder events.EventRecorder,
 	meters metric.MeterProvider, tracers trace.TracerProvider, settings Settings) (*Controller, error) {
 	m, err := newMetrics(meters)
@@ -133,13 +135,12 @@ func New(clk clock.Clock, kube client.Client, pools Pools, live Live, follower F
 	}, nil
 }
 
-// Register adds the controller to a manager with the cache of CacheOptions.
+// Register adds the controller to a manager whose cache has CacheOptions.
 func (c *Controller) Register(ctx context.Context, mgr manager.Manager) error {
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Pod{}, nodeNameField, nodeNameOf); err != nil {
 		return fmt.Errorf("indexing pods by node: %w", err)
 	}
-	// Asked for before the cache starts, so that it is synced before the first node
-	// is looked at.
+	// Ask for it before the cache starts, so that it has synced before the first Reconcile.
 	if _, err := mgr.GetCache().GetInformer(ctx, &servingv1.Revision{}); err != nil {
 		return fmt.Errorf("watching Revisions: %w", err)
 	}
@@ -152,8 +153,8 @@ func (c *Controller) Register(ctx context.Context, mgr manager.Manager) error {
 		WatchesRawSource(source.Func(c.awaken)).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: concurrentNodes,
-			// The default waits up to a quarter of an hour after several failures, and a
-			// node's pods would not be repaired meanwhile.
+			// The default backs off for up to a quarter of an hour after several failures, and
+			// meanwhile nobody would repair the node's pods.
 			RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](backoff.Min, backOffMax),
 		}).
 		Complete(c)
@@ -174,7 +175,7 @@ func requestsOf(_ context.Context, o client.Object) []reconcile.Request {
 	return requests
 }
 
-// nodesOfNamespace are those with opted-in pods of the object's namespace.
+// nodesOfNamespace requests the nodes with opted-in pods of the object's namespace.
 func (c *Controller) nodesOfNamespace(ctx context.Context, o client.Object) []reconcile.Request {
 	var list corev1.PodList
 	if err := c.kube.List(ctx, &list, client.InNamespace(o.GetNamespace()), client.MatchingLabels{api.EnabledLabel: api.EnabledValue}); err != nil {
@@ -197,14 +198,14 @@ func requestOf(node string) reconcile.Request {
 	return reconcile.Request{NamespacedName: types.NamespacedName{Name: node}}
 }
 
-// Reconcile brings the limits in the specs of a node's pods to what they are to be.
+// Reconcile brings the limits in the specs of a node's pods to their targets.
 func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (ctrl.Result, error) {
 	n := c.node(req.Name)
 	if c.unread() {
 		return ctrl.Result{RequeueAfter: heldTick}, nil
 	}
 
-	// 1. What the cluster says of the node's pods. Without any, the node is forgotten.
+	// 1. Read the node's pods. Forget a node without any.
 	if err := c.observe(ctx, n); err != nil {
 		return ctrl.Result{}, err
 	}
@@ -214,17 +215,17 @@ func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (ctrl
 	}
 	c.place(ctx, n)
 
-	// 2. What the pool says of their memory.
+	// 2. Read what the pool says about their memory.
 	if !c.read(ctx, n) {
-		return ctrl.Result{RequeueAfter: tick}, nil // loans may be in force that it has yet to tell
+		return ctrl.Result{RequeueAfter: tick}, nil // loans may be in force that the pool has yet to report
 	}
 
-	// 3. Whether the node's agent is there. When it is not any more, what it left is repaired.
+	// 3. See whether the node's agent is there. If it is gone, have what it left repaired.
 	if err := c.watchAgent(ctx, n); err != nil {
 		return ctrl.Result{}, err
 	}
 
-	// 4. What is not as it is to be: resize.
+	// 4. Resize the pods that are not at their targets.
 	now := c.clock.Now()
 	c.notice(ctx, n, now)
 	resizes, next := n.plan(now)

@@ -19,7 +19,7 @@ const (
 	// functions out. If a container "must specify limits.cpu" for a quota, delete the pod.
 	eventResizeRefused = "LibraResizeRefused"
 	// The API server did not accept the ceiling, or a ResourceQuota would count it; the node agent sets it in the cgroup
-	// alone. Nothing is to be done, unless you want it in the spec: raise what the LimitRange allows.
+	// alone. You need to do nothing, unless you want it in the spec: raise what the LimitRange allows.
 	eventCeilingRefused = "LibraCeilingRefused"
 	// The annotation libra.dev/max-cpu cannot be read, so the ceiling is the Revision's limit. Write an amount of CPU, such
 	// as 500m or 2.
@@ -48,32 +48,32 @@ func leftAloneEvent(pod *corev1.Pod, why string) event {
 		"Libra does not resize this pod: " + why}
 }
 
-// refusedEvent tells that the API server did not accept new limits.
+// refusedEvent says that the API server did not accept new limits.
 func refusedEvent(pod *corev1.Pod, r resize, err error) event {
 	return event{pod, corev1.EventTypeWarning, eventResizeRefused, "Resize",
 		"Setting the limits to " + r.limits.String() + " was refused: " + err.Error()}
 }
 
-// ceilingRefusedEvent tells that the spec cannot have the ceiling, and what happens instead.
+// ceilingRefusedEvent says that the spec cannot have the ceiling, and what happens instead.
 func ceilingRefusedEvent(pod *corev1.Pod, container string, ceilingMilli, keptMilli int64, why string) event {
 	return event{pod, corev1.EventTypeWarning, eventCeilingRefused, "Resize", fmt.Sprintf(
 		"limits.cpu of container %q is %dm instead of its ceiling of %dm, which the node agent sets in the container's cgroup alone: %s",
 		container, keptMilli, ceilingMilli, why)}
 }
 
-// maxCPURefusedEvent tells that the owner's own bound of the ceiling cannot be read.
+// maxCPURefusedEvent says that the owner's own bound of the ceiling cannot be read.
 func maxCPURefusedEvent(pod *corev1.Pod, err error) event {
 	return event{pod, corev1.EventTypeWarning, eventMaxCPURefused, "Observe",
 		"The CPU ceiling of this pod is its user allocation: " + err.Error()}
 }
 
-// pendingEvent tells that the kubelet did not take up new limits.
+// pendingEvent says that the kubelet did not take up new limits.
 func pendingEvent(pod *corev1.Pod, reason, message string) event {
 	return event{pod, corev1.EventTypeWarning, eventResizePending, "Resize",
 		"The kubelet does not apply the limits that Libra asked for (" + reason + "): " + message}
 }
 
-// memoryInUseEvent tells that memory could not be lowered.
+// memoryInUseEvent says that memory could not be lowered.
 func memoryInUseEvent(pod *corev1.Pod) event {
 	return event{pod, corev1.EventTypeNormal, eventMemoryInUse, "Resize",
 		"The memory limit could not be lowered, most likely because more is in use; it is left as it was"}

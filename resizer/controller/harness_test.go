@@ -108,7 +108,7 @@ type harness struct {
 	keepOwner bool
 }
 
-// newHarness is a controller in a cluster with the objects, and an agent on the node that is ready.
+// newHarness makes a controller in a cluster with the objects, and a ready agent on the node.
 func newHarness(t testing.TB, objects ...client.Object) *harness {
 	t.Helper()
 	h := &harness{
@@ -135,7 +135,7 @@ func newHarness(t testing.TB, objects ...client.Object) *harness {
 	return h
 }
 
-// begin makes a controller that knows nothing of the last one.
+// begin makes a controller that knows nothing of the one before it.
 func (h *harness) begin(meters metric.MeterProvider) {
 	h.t.Helper()
 	c, err := New(h.clock, cached{h.kube}, h.pool, h.following, noFollower{}, h.events, meters,
@@ -187,7 +187,7 @@ func (h *harness) patchResize(ctx context.Context, c client.Client, _ string, ob
 	return nil
 }
 
-// patchedLimits are those of the user's container in a patch.
+// patchedLimits returns the limits of the user's container in a patch.
 func patchedLimits(t testing.TB, obj client.Object, patch client.Patch) api.Resources {
 	t.Helper()
 	data, err := patch.Data(obj)
@@ -201,7 +201,7 @@ func patchedLimits(t testing.TB, obj client.Object, patch client.Patch) api.Reso
 	return specLimits(&pod)
 }
 
-// resizedBy makes a manager the one who changed both limits of a pod last.
+// resizedBy makes a manager the last to change both limits of a pod.
 func resizedBy(manager string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
 		p.ManagedFields = []metav1.ManagedFieldsEntry{{
@@ -293,7 +293,7 @@ func (h *harness) get(name string) *corev1.Pod {
 	return &pod
 }
 
-// reasons are the reasons of all Events since it was last called.
+// reasons returns the reasons of all Events since its last call.
 func (h *harness) reasons() []string {
 	var reasons []string
 	for {
@@ -306,7 +306,7 @@ func (h *harness) reasons() []string {
 	}
 }
 
-// total is the sum of a metric's points that have all attributes.
+// total returns the sum of a metric's points that have all attributes.
 func (h *harness) total(name string, want ...attribute.KeyValue) float64 {
 	h.t.Helper()
 	var data metricdata.ResourceMetrics
@@ -350,7 +350,7 @@ func (h *harness) total(name string, want ...attribute.KeyValue) float64 {
 	return sum
 }
 
-// points is how many series a gauge has.
+// points returns how many series a gauge has.
 func (h *harness) points(name string) int {
 	h.t.Helper()
 	var data metricdata.ResourceMetrics
@@ -412,7 +412,7 @@ func testAgent(name string, change ...func(*corev1.Pod)) *corev1.Pod {
 	return p
 }
 
-// agent makes the node's agent one that is ready and that the pool hears, or neither.
+// agent makes the node's agent ready and heard by the pool, or neither.
 func (h *harness) agent(isReady bool) {
 	h.t.Helper()
 	h.pool.silent = !isReady
@@ -426,8 +426,8 @@ func (h *harness) agent(isReady bool) {
 	h.update(p)
 }
 
-// follow reconciles for d as often as the controller asks for, and after a minute ten times
-// less, with a kubelet that applies all, and returns the patches.
+// follow reconciles for d as often as the controller asks for, and after a minute ten times less
+// often, with a kubelet that applies everything. It returns the patches.
 func (h *harness) follow(d time.Duration) []string {
 	h.t.Helper()
 	var got []string
@@ -458,7 +458,7 @@ func res(cpuMilli, memoryMi int64) api.Resources {
 
 var owed = res(500, 256)
 
-// lends has pods borrow so many MiB, each with its own.
+// lends makes each of the pods borrow so many MiB.
 func lends(mi int64, pods ...string) map[string]pool.Balance {
 	balances := map[string]pool.Balance{}
 	for _, pod := range pods {

@@ -16,8 +16,8 @@ import (
 	"libra.dev/libra/resizer/telemetry"
 )
 
-// issue sends resizes in their order, a few at a time. next is how long until one that was not
-// sent or not accepted may be tried again.
+// issue sends resizes in order, a few at a time. next is how long until one that was not sent or
+// not accepted may be tried again.
 func (c *Controller) issue(ctx context.Context, n *node, resizes []resize) (next time.Duration) {
 	next = resync
 	held := false
@@ -25,7 +25,7 @@ func (c *Controller) issue(ctx context.Context, n *node, resizes []resize) (next
 	var group errgroup.Group
 	group.SetLimit(concurrentPatches)
 	for _, r := range resizes {
-		m, now := r.pod, c.clock.Now() // a limiter is not to be told of the past
+		m, now := r.pod, c.clock.Now() // a limiter must not be given a past time
 		if now.Before(m.calls.retryAt) {
 			next = max(heldTick, min(next, m.calls.retryAt.Sub(now)))
 			continue
@@ -67,14 +67,14 @@ func (c *Controller) issue(ctx context.Context, n *node, resizes []resize) (next
 	return next
 }
 
-// halfLeft says that one more leaves half of what a limiter lets through at once. That half
-// is for what cannot wait, which may be due at any moment.
+// halfLeft reports whether one more resize leaves half of a limiter's burst. That half is for
+// resizes that cannot wait, which may be due at any moment.
 func halfLeft(l *rate.Limiter, now time.Time) bool {
 	burst := float64(l.Burst())
 	return l.TokensAt(now) >= min(burst, burst/2+1)
 }
 
-// resize sends one, and takes in what became of it.
+// resize sends one resize and records its outcome.
 func (c *Controller) resize(ctx context.Context, n *node, r resize) {
 	m := r.pod
 	log := logf.FromContext(ctx).WithValues("node", n.name, "pod", m.name, "function", m.function)
@@ -93,7 +93,7 @@ func (c *Controller) resize(ctx context.Context, n *node, r resize) {
 		m.accepted(keepPod(patched), r, n.loans.readAt)
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err), otherUID(err):
 		result = resultConflict
-		// The cache is about to tell, unless it does not tell of the pod any more.
+		// The cache will soon show the change, unless it no longer shows the pod.
 		if m.standing == departed || apierrors.IsNotFound(err) {
 			m.standing = gone
 		}
@@ -105,7 +105,8 @@ func (c *Controller) resize(ctx context.Context, n *node, r resize) {
 			c.tellRefused(r, err)
 		}
 	default:
-		// It may have been accepted all the same, which the cache tells, and does no harm twice.
+		// The resize may have been accepted all the same. The cache will show it, and sending it
+		// twice does no harm.
 		result = resultFailed
 		log.Error(err, "resize failed", "to", r.limits.String())
 		m.calls.unsure = true
@@ -115,7 +116,7 @@ func (c *Controller) resize(ctx context.Context, n *node, r resize) {
 	c.metrics.resized(ctx, r, result)
 }
 
-// tellRefused tells the pod's owner of a refusal.
+// tellRefused records an Event that tells the pod's owner of a refusal.
 func (c *Controller) tellRefused(r resize, err error) {
 	m := r.pod
 	if r.refusable() == reasonCeiling {
@@ -125,7 +126,7 @@ func (c *Controller) tellRefused(r resize, err error) {
 	refusedEvent(m.pod, r, err).record(c.recorder)
 }
 
-// otherUID says that the pod's name belongs to another pod by now.
+// otherUID reports whether the pod's name belongs to another pod by now.
 func otherUID(err error) bool {
 	var status apierrors.APIStatus
 	return errors.As(err, &status) && status.Status().Details != nil &&

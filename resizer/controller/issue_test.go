@@ -61,7 +61,7 @@ func TestRestoresNeverWaitBehindCeilings(t *testing.T) {
 	})
 }
 
-// What is held back for a while is told once each time, not for each pod.
+// Ceilings that are held back are counted once each time, not for each pod.
 func TestHeldCeilingsAreCountedOnce(t *testing.T) {
 	objects := []client.Object{testRevision(owed), testNode(2000)}
 	for i := range testSettings.Burst {
@@ -78,8 +78,8 @@ func TestHeldCeilingsAreCountedOnce(t *testing.T) {
 	}
 }
 
-// While the API server has been sent as many ceilings as it is given at a time, by whichever
-// nodes, no more are sent, and what cannot wait is.
+// While as many ceilings are being sent as the API server is given at a time, for whichever nodes,
+// no more are sent, but resizes that cannot wait are.
 func TestNotTooManyCeilingsAtATime(t *testing.T) {
 	h := newHarness(t, testRevision(owed), testNode(2000), testPod("p", owed, ready), testPod("low", res(300, 256), byLibra))
 	h.following.now = underNode

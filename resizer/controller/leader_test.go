@@ -32,8 +32,8 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 )
 
-// lease is the record of who leads. Like the API server it refuses to update what
-// was changed since it was read.
+// lease is the record of who leads. Like the API server, it refuses an update of what has changed
+// since it was read.
 type lease struct {
 	mu      sync.Mutex
 	record  *resourcelock.LeaderElectionRecord
@@ -106,7 +106,7 @@ func (l *listed) AddEventHandlerWithOptions(h toolscache.ResourceEventHandler, o
 func (h *harness) replica(identity string, l *lease, patched chan<- string) (stop func()) {
 	h.t.Helper()
 	podKind := corev1.SchemeGroupVersion.WithKind("Pod")
-	// The fake makes those that are not there on demand, and not safely for several at once.
+	// The fake makes informers that are not there on demand, which is not safe for several at once.
 	none := &controllertest.FakeInformer{Synced: true}
 	informers := func(*rest.Config, cache.Options) (cache.Cache, error) {
 		return &informertest.FakeInformers{Scheme: h.kube.Scheme(), InformersByGVK: map[schema.GroupVersionKind]toolscache.SharedIndexInformer{
@@ -171,7 +171,7 @@ func TestLeaderElection(t *testing.T) {
 	if got := l.holder(); got != first {
 		t.Fatalf("%s restored the pod while %s held the lease", first, got)
 	}
-	stops[first]() // without giving the lease back, as one that is killed
+	stops[first]() // without releasing the lease, like one that is killed
 	for len(patched) > 0 {
 		if got := <-patched; got != first {
 			t.Errorf("%s patched while %s held the lease", got, first)

@@ -12,11 +12,10 @@ import (
 	"libra.dev/libra/resizer/eligible"
 )
 
-// revisionGrace is how long a Revision may take to get into the cache after its
-// pods.
+// revisionGrace is how much later than its pods a Revision may get into the cache.
 const revisionGrace = 5 * time.Second
 
-// leaveAlone says why a pod must not be touched, or nothing.
+// leaveAlone returns why a pod must not be touched, or nothing.
 func leaveAlone(pod *corev1.Pod, container string, owed api.Resources) string {
 	found := slices.ContainsFunc(pod.Spec.Containers, func(c corev1.Container) bool { return c.Name == container })
 	switch {
@@ -25,13 +24,13 @@ func leaveAlone(pod *corev1.Pod, container string, owed api.Resources) string {
 	case owed.IsZero():
 		return fmt.Sprintf("container %q has neither a CPU nor a memory limit in its Revision; set one to take part", container)
 	}
-	// A resize may not change the class of a pod that is Guaranteed, either. It is among these: all of its containers
-	// have limits, queue-proxy too.
+	// A resize may not change the QoS class of a Guaranteed pod, either. Obstacle covers such pods, because
+	// all of their containers have limits, queue-proxy too.
 	return eligible.Obstacle(pod, container)
 }
 
-// yield leaves a pod to whoever else changed its limits: two managers that do not
-// know of each other would change them for ever. What Libra changed is put back first.
+// yield leaves a pod to another manager that changed its limits: two managers that do not know of each other
+// would change them forever. Libra first puts back what it changed itself.
 func (m *managedPod) yield() {
 	limits, allocation := m.asked, m.owed
 	var changed bool
@@ -47,8 +46,8 @@ func (m *managedPod) yield() {
 	}
 }
 
-// strand takes in a pod of which nothing tells what it is owed. It is true once, when
-// that has lasted for too long to be only a cache that is late.
+// strand records a pod for which nothing says what it is owed. It returns true once, when that has lasted too
+// long to be only a late cache.
 func (m *managedPod) strand(pod *corev1.Pod, now time.Time) bool {
 	m.pod = pod
 	if m.unreadSince.IsZero() {

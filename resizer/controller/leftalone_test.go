@@ -110,7 +110,7 @@ func TestOptsOutWhileOnLoan(t *testing.T) {
 	}
 }
 
-// A pod that is gone before its end was seen is of no concern any more.
+// A pod that is gone before its end was seen no longer matters.
 func TestGoneWhileGoingAway(t *testing.T) {
 	h := withCeilings(t, testPod("p", res(2000, 256), ready, byLibra, goingAway))
 	h.expect()
@@ -122,7 +122,7 @@ func TestGoneWhileGoingAway(t *testing.T) {
 	}
 }
 
-// What became of the patch cannot be told any more: what is owed is set in any case.
+// The outcome of the patch can no longer be known, so what is owed is set in any case.
 func TestOptsOutWhileAPatchIsUnanswered(t *testing.T) {
 	h := newHarness(t, testRevision(owed), testPod("p", owed))
 	h.pool.pods = lends(64, "p")

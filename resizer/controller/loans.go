@@ -9,18 +9,17 @@ import (
 	"libra.dev/libra/pkg/pool"
 )
 
-// loans are what the pool says of a node's pods.
+// loans is what the pool says about a node's pods.
 type loans struct {
 	state reading
-	// readAt is when the pool was last read; while it never was, when the node was first
-	// looked at.
+	// readAt is when the pool was last read or, if it never was, when the node was first looked at.
 	readAt time.Time
 	pods   map[string]pool.Balance
 	needs  map[string]int64 // bytes
 	raised []string         // pods that an agent which is gone may have left with more CPU than they are owed
-	// agent says that the pool hears the node's agent.
+	// agent reports whether the pool hears the node's agent.
 	agent bool
-	// toldAt is when the agent last told what pods use. Until it does again, what pods need is
+	// toldAt is when the agent last reported what pods use. Until it does again, what pods need is
 	// not known.
 	toldAt time.Time
 }
@@ -31,15 +30,16 @@ type reading int
 const (
 	neverRead reading = iota
 	isRead
-	lost // for a lease: nothing that it said stands
+	lost // not read for a lease: nothing that it said stands
 )
 
-// mostMemory is the part of a node's memory that a pod may have beyond what it is owed. The pool and
-// the agent stay within it; whoever can write to Redis does not get past it.
+// mostMemory divides a node's memory: the quotient is the most that a pod may have beyond what it is
+// owed. The pool and the agent stay within it; the check here also holds against anybody else who
+// can write to Redis.
 const mostMemory = 4
 
-// memoryOf is the least bytes of memory that a pod's limit is to be by the pool, of one that is
-// owed so many, on a node that has so many; 0 is not known.
+// memoryOf returns the least memory limit, in bytes, that the pod should have by what the pool says.
+// owed is what it is owed, and node what its node has, 0 if that is not known.
 func (l *loans) memoryOf(pod string, owed, node int64) int64 {
 	least := max(owed+l.pods[pod].Borrowed.MemoryBytes, l.needs[pod])
 	if node > 0 {
@@ -48,12 +48,13 @@ func (l *loans) memoryOf(pod string, owed, node int64) int64 {
 	return least
 }
 
-// blind says that it is not known what pods use of their memory, and has not been for too short
-// a time to take their limits back all the same.
+// blind reports whether the memory that pods use is unknown, and has not been unknown long enough to
+// lower their limits all the same.
 func (l *loans) blind(now time.Time) bool { return !l.agent && now.Sub(l.toldAt) < memoryBlind }
 
-// read takes in what the pool says of the node. When it cannot be read, what was read last
-// stands for one lease: for so long Redis keeps it, too. It is false while nothing is known.
+// read updates n from the pool. When the pool cannot be read, what was read last stands for one
+// lease, which is as long as Redis keeps it. known is false until the pool was read once, or a lease
+// has passed.
 func (c *Controller) read(ctx context.Context, n *node) (known bool) {
 	ctx, cancel := context.WithTimeout(ctx, poolTimeout)
 	defer cancel()

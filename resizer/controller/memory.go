@@ -8,39 +8,40 @@ import (
 )
 
 const (
-	// memoryStands is for how long less must have been due before a limit is lowered. An
-	// unused limit holds no memory, and the next request may need as much.
+	// memoryStands is how long less must have been due before a limit is lowered. An unused limit
+	// holds no memory, and the next request may need as much.
 	memoryStands = 5 * time.Second
-	// memoryStep is the least by which a limit is lowered that stays above what is owed, in bytes.
+	// memoryStep is the smallest decrease, in bytes, of a limit that stays above what is owed.
 	memoryStep = 16 << 20
 
-	// memoryPatience is how long a decrease may stay out of force. The kubelet refuses a limit
-	// below what is in use, and keeps a change of the same pod's CPU waiting with it.
+	// memoryPatience is how long a decrease may stay out of force. The kubelet refuses a limit below
+	// what is in use, and meanwhile holds back a change of the same pod's CPU.
 	memoryPatience = 2 * time.Second
-	// memoryRest is how long memory is then left as it is before it is lowered again; longer each
-	// time, up to refusalMax: what keeps it up may be cache, which stays.
+	// memoryRest is how long memory is then left as it is before it is lowered again. It grows each
+	// time, up to refusalMax: cache may keep use up, and cache stays.
 	memoryRest = 10 * time.Second
-	// memoryBlind is how long no agent must have told what is in use until limits are lowered
-	// without. What the kubelet knows of it may be 15 seconds old.
+	// memoryBlind is how long no agent must have reported what is in use before limits are lowered all
+	// the same. The kubelet's own knowledge of it may be 15 seconds old.
 	memoryBlind = time.Minute
 
-	// refusalMax bounds how long no raise of a pod is tried after several in a row were refused.
+	// refusalMax bounds how long raises of a pod are put off after several refusals in a row.
 	refusalMax = 5 * time.Minute
 )
 
-// memory is what is known of a pod's memory limit, beside what it is owed. It is never below
-// that: an unused limit holds no memory, so that nobody gains by it. Amounts are in bytes.
+// memory is what the controller knows about a pod's memory limit, apart from what the pod is owed. The
+// limit is never below that: an unused limit holds no memory, so that nobody gains by a lower one.
+// Amounts are in bytes.
 type memory struct {
-	due       int64     // what the limit is to be
-	lessSince time.Time // since when that is less than the spec has; zero when it is not
+	due       int64     // what the limit should be
+	lessSince time.Time // since when due has been less than the spec has; zero when it is not
 	dues      recent
 
-	lateSince time.Time // since when a decrease is not in force
-	keptUntil time.Time // until when nothing is lowered
+	lateSince time.Time // since when a decrease has not come into force
+	keptUntil time.Time // nothing is lowered before this
 	keeping   backoff.Delay
 
-	// refusedUntil is until when no raise to so many bytes and more is tried, because it was
-	// refused.
+	// A raise to refusedBytes was refused, and no raise to as many or more is tried before
+	// refusedUntil.
 	refusedUntil time.Time
 	refusedBytes int64
 	refusal      backoff.Delay
@@ -53,8 +54,8 @@ func newMemory() memory {
 	}
 }
 
-// expect takes in what the limit is to be, in a spec that has asked. While it is not known what
-// is in use, blind, nothing less stands.
+// expect records what the limit should be while the spec has asked. While blind, when it is not known
+// what is in use, the wait before a decrease starts over.
 func (m *memory) expect(due, asked int64, blind bool, now time.Time) {
 	m.due = due
 	m.dues.add(now, due)
@@ -66,13 +67,13 @@ func (m *memory) expect(due, asked int64, blind bool, now time.Time) {
 	}
 }
 
-// recent is what was due lately, for as long as it may be the most of memoryStands: each less than the
-// one before it.
+// recent holds the amounts that were due lately and may still be the most of memoryStands, each less
+// than the one before it.
 type recent []wasDue
 
 type wasDue struct {
 	bytes int64
-	from  time.Time // since when what is before it is due no more
+	from  time.Time // since when the amount before it has no longer been due
 }
 
 func (r *recent) add(now time.Time, bytes int64) {
@@ -87,7 +88,7 @@ func (r *recent) add(now time.Time, bytes int64) {
 	}
 }
 
-// most is the most that was due within memoryStands, and how long until it may be less.
+// most returns the most that was due within memoryStands, and how long until it may be less.
 func (r recent) most(now time.Time) (bytes int64, next time.Duration) {
 	if len(r) == 0 {
 		return 0, resync
@@ -101,18 +102,18 @@ func (r recent) most(now time.Time) (bytes int64, next time.Duration) {
 	return r[0].bytes, memoryStands - now.Sub(r[1].from)
 }
 
-// refuse keeps raises to so many bytes from being tried for a while, longer each time.
+// refuse puts off raises to so many bytes or more, longer each time.
 func (m *memory) refuse(bytes int64, now time.Time) {
 	m.refusedBytes, m.refusedUntil = bytes, now.Add(m.refusal.Next())
 }
 
-// refuses says that a raise to so many bytes is not to be tried yet.
+// refuses reports whether a raise to so many bytes must not be tried yet.
 func (m *memory) refuses(bytes int64, now time.Time) bool {
 	return bytes >= m.refusedBytes && now.Before(m.refusedUntil)
 }
 
-// overdue says, once per time, that a decrease is not going to come into force, and has memory
-// left as it is for a while.
+// overdue reports, once per attempt, that a decrease is not going to come into force, and keeps memory
+// as it is for a while.
 func (m *memory) overdue(asked, inForce int64, now time.Time) bool {
 	if asked >= inForce {
 		m.lateSince = time.Time{}
@@ -128,8 +129,8 @@ func (m *memory) overdue(asked, inForce int64, now time.Time) bool {
 	return true
 }
 
-// memoryTarget is what the memory limit in the spec is to be now, and how long until that may
-// be another by itself.
+// memoryTarget returns the target of the memory limit in the spec, and how long until it may change by
+// itself.
 func (m *managedPod) memoryTarget(now time.Time) (bytes int64, next time.Duration) {
 	owed, asked, due := m.owed.MemoryBytes, m.asked.MemoryBytes, m.memory.due
 	if m.standing == leaves {
@@ -151,13 +152,13 @@ func (m *managedPod) memoryTarget(now time.Time) (bytes int64, next time.Duratio
 	case due >= asked:
 		return due, resync
 	}
-	// What is due ends with each request, and comes back with the next.
+	// Needs end with each request, and come back with the next.
 	most, next := m.memory.dues.most(now)
 	switch stood := now.Sub(m.memory.lessSince); {
 	case stood < memoryStands:
 		return asked, memoryStands - stood
 	case !m.settled:
-		return asked, tick // the kubelet looks at what is in use only when it lowers a limit that it has set
+		return asked, tick // the kubelet checks what is in use only when it lowers a limit that it has set
 	case most > owed && asked-most < memoryStep:
 		return asked, next
 	}

@@ -20,7 +20,7 @@ import (
 	"libra.dev/libra/pkg/pool/pooltest"
 )
 
-// What is lent or needed is given at once, and taken back when it has not been for a while.
+// Memory that is lent or needed is given at once, and taken back when it has not been for a while.
 func TestMemoryFollowsThePool(t *testing.T) {
 	tests := map[string]struct {
 		pods  map[string]pool.Balance
@@ -62,7 +62,8 @@ func TestMemoryFollowsThePool(t *testing.T) {
 	}
 }
 
-// Redis cannot have limits raised as far as it likes: with what it says, at most a quarter of the node is one pod's beyond its own.
+// Redis cannot have limits raised as far as it likes: whatever it says, a pod gets at most a quarter of the
+// node beyond what it is owed.
 func TestMemoryStaysWithinAQuarterOfTheNode(t *testing.T) {
 	for name, says := range map[string]func(*fakePool){
 		"needed":   func(p *fakePool) { p.needs = map[string]int64{"default/p": 1 << 40} },
@@ -135,7 +136,7 @@ func TestMemoryThatIsNeededAgainAndAgain(t *testing.T) {
 	}
 }
 
-// What was due is the most of any moment of memoryStands.
+// most is the most that was due at any moment within memoryStands.
 func TestRecent(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var r recent
@@ -170,7 +171,7 @@ func TestRecent(t *testing.T) {
 	})
 }
 
-// What a pod needs shrinks while it runs, a little at a time, and is not followed so.
+// A pod's need shrinks a little at a time while it runs, and the limit does not follow each step.
 func TestMemoryIsLoweredInSteps(t *testing.T) {
 	h := newHarness(t, testRevision(owed), testPod("p", owed))
 	need := func(mi int64) { h.pool.needs = map[string]int64{"default/p": mi << 20} }
@@ -204,7 +205,7 @@ func TestMemoryThatIsInUse(t *testing.T) {
 	h.clock.Step(memoryRest)
 	h.expect("p 500m/256Mi")
 
-	// What stays in use is tried ever more seldom.
+	// Memory that stays in use is tried ever more seldom.
 	h.attempts = 0
 	for end := h.clock.Now().Add(time.Hour); h.clock.Now().Before(end); h.clock.Step(tick) {
 		h.reconcile()
@@ -224,8 +225,8 @@ func TestMemoryThatIsInUse(t *testing.T) {
 	}
 }
 
-// While nobody tells what pods use, no limit comes down on what they may: the kubelet's own
-// knowledge may be old.
+// While nobody tells what pods use, no limit comes down below what they may use: the kubelet's own knowledge
+// may be old.
 func TestMemoryIsNotLoweredBlindly(t *testing.T) {
 	h := newHarness(t, testRevision(owed), testPod("p", owed))
 	h.pool.needs = map[string]int64{"default/p": 400 << 20}
@@ -249,8 +250,7 @@ func TestMemoryIsNotLoweredBlindly(t *testing.T) {
 	}
 }
 
-// A ceiling that is refused again and again does not keep memory waiting, which tells of its
-// own refusal.
+// A ceiling that is refused again and again does not keep memory waiting, whose own refusal is reported.
 func TestMemoryDoesNotWaitForACeiling(t *testing.T) {
 	h := withCeilings(t, testPod("p", owed, ready))
 	h.quotaOf(600)
@@ -292,8 +292,8 @@ func TestNoMemoryOfAPodThatGoesAway(t *testing.T) {
 	}
 }
 
-// While Redis is away what it said stands for a lease, and the log tells when that began to
-// count and when it was over.
+// While Redis is away, its last answer stands for a lease. The log tells when that has passed, and when Redis
+// can be read again.
 func TestPoolAway(t *testing.T) {
 	h := newHarness(t, testRevision(owed), testPod("p", owed))
 	var lines []string
@@ -455,7 +455,7 @@ func TestRevisionComesLate(t *testing.T) {
 	h.expect("low 500m/256Mi")
 }
 
-// One that is made anew with its name tells nothing of the pods that are left.
+// A Revision that is made anew with the same name tells nothing about the pods that are left.
 func TestRevisionGoneBeforeItsPods(t *testing.T) {
 	for name, anew := range map[string]api.Resources{"gone": {}, "made anew": res(300, 128)} {
 		t.Run(name, func(t *testing.T) {

@@ -42,7 +42,7 @@ type metrics struct {
 	badMaxCPU  metric.Int64Counter
 	latency    metric.Float64Histogram
 
-	// Observed, so that a node that is gone does not stay.
+	// Observed by callbacks, so that a node that is gone leaves no series behind.
 	mu          sync.Mutex
 	silentNodes map[string]bool
 	kept        map[string]int // pods whose ceiling is kept out of the spec, by node

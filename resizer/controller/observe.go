@@ -59,8 +59,8 @@ func (c *Controller) observe(ctx context.Context, n *node) error {
 	return nil
 }
 
-// readRevision takes in what the pod's Revision says of the user's container. What
-// it said stands when the Revision is gone before its pods, whether or not another has its name.
+// readRevision reads the user's container from the pod's Revision. The last one that was read
+// stands when the Revision is gone before its pods, whether or not another has its name.
 func (c *Controller) readRevision(ctx context.Context, pod *corev1.Pod, m *managedPod) error {
 	revision, err := actuate.RevisionOf(ctx, c.kube, pod)
 	if m.function != "" && apierrors.IsNotFound(err) {
@@ -78,7 +78,7 @@ func (c *Controller) readRevision(ctx context.Context, pod *corev1.Pod, m *manag
 	return nil
 }
 
-// notice draws conclusions from what the pool says, and from what the kubelet made of earlier
+// notice draws conclusions from what the pool says, and from what the kubelet did with earlier
 // resizes.
 func (c *Controller) notice(ctx context.Context, n *node, now time.Time) {
 	for _, m := range n.pods {

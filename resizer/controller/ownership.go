@@ -7,13 +7,13 @@ import (
 	"libra.dev/libra/resizer/actuate"
 )
 
-// changedByOthers says which resources of a pod are not at the user allocation
-// without Libra's doing; those are 0 in the result.
+// changedByOthers finds the resources of a pod that are not at the user allocation without Libra's
+// doing. They are 0 in left.
 func changedByOthers(pod *corev1.Pod, container string, owed, asked api.Resources) (left api.Resources, changed bool) {
 	if asked == owed {
 		return owed, false
 	}
-	// Fields that cannot be read are fields that are not known to be Libra's.
+	// Fields that cannot be read are not known to be Libra's.
 	ours, _ := actuate.ResizedLimits(pod, container)
 	left = owed
 	if asked.CPUMilli != owed.CPUMilli && !ours.Has(corev1.ResourceCPU) {

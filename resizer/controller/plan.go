@@ -9,14 +9,14 @@ import (
 	"libra.dev/libra/pkg/api"
 )
 
-// direction of a resize, in the order in which they are issued.
+// direction is that of a resize. Resizes are issued in the order of the constants.
 type direction int
 
 const (
 	restore direction = iota // back towards the user allocation, from below
 	lower
 	raise // above the user allocation
-	nudge // by as little as there is, for the kubelet to write the cgroup
+	nudge // by the smallest step, to make the kubelet write the cgroup
 )
 
 func (d direction) String() string {
@@ -31,8 +31,8 @@ type resize struct {
 	reason    string
 }
 
-// refusable is for what a resize is refused, if it is, that can wait: the reason of a nudge, a
-// ceiling or more memory, and otherwise empty.
+// refusable returns the reason that is put off if r is refused: that of a nudge, of a ceiling or of
+// more memory. It is empty for any other resize.
 func (r resize) refusable() string {
 	m := r.pod
 	switch {
@@ -48,16 +48,17 @@ func (r resize) refusable() string {
 	return ""
 }
 
-// canWait says that a resize is for nobody's own, nor keeps a pod from being killed: it gives a
-// pod its ceiling, or takes that or memory back, or has the kubelet write what is mostly right.
+// canWait reports whether r neither gives a pod back what it is owed nor keeps it from being
+// killed: it gives the pod its ceiling, takes that or memory back, or has the kubelet write what is
+// mostly right.
 func (r resize) canWait() bool {
 	return r.direction != restore && r.limits.MemoryBytes <= r.pod.asked.MemoryBytes
 }
 
-// plan returns the resizes that may be issued now, in the order to issue them: restores,
-// decreases, increases and repairs. No pod's depends on another's, but that what borrowers may
-// hold too much of is taken back before the others are repaired. next is how long until there
-// may be more to do, if nothing changes.
+// plan returns the resizes that may be issued now, in the order to issue them: restores, decreases,
+// increases and repairs. Pods do not depend on each other, with one exception: borrowers that may
+// hold too much are repaired before the other pods. next is how long until there may be more to do,
+// if nothing changes.
 func (n *node) plan(now time.Time) (resizes []resize, next time.Duration) {
 	next = n.agent.untilRepair(now)
 	if n.loans.state != isRead {
@@ -77,15 +78,15 @@ func (n *node) plan(now time.Time) (resizes []resize, next time.Duration) {
 		}
 		next = min(next, again)
 		if !m.arrived() || m.asked.MemoryBytes > m.owed.MemoryBytes {
-			next = min(next, tick) // what is due may end without a word
+			next = min(next, tick) // what is due may end without an event
 		}
 	}
 	slices.SortStableFunc(resizes, func(a, b resize) int { return cmp.Compare(a.direction, b.direction) })
 	return resizes, next
 }
 
-// resizeOf is what the pod's limits are to be now: its CPU the ceiling, or what it is owed, and
-// its memory what is due.
+// resizeOf returns the resize that brings the pod to its targets: CPU to the ceiling, or to what it
+// is owed, and memory to what is due.
 func (n *node) resizeOf(m *managedPod, now time.Time) (r resize, next time.Duration) {
 	r = resize{pod: m, limits: api.Resources{CPUMilli: m.cpuTarget(now)}, reason: reasonMemory}
 	r.limits.MemoryBytes, next = m.memoryTarget(now)
@@ -112,8 +113,8 @@ func (n *node) resizeOf(m *managedPod, now time.Time) (r resize, next time.Durat
 
 	if r.limits.CPUMilli != m.asked.CPUMilli && r.reason != reasonRepair {
 		r.reason = reasonCeiling
-		// What is its own, and memory, go before the ceiling, so that a refusal tells which of
-		// them has no room.
+		// Ask for what the pod is owed, and for memory, before the ceiling, so that a refusal tells
+		// which of them has no room.
 		switch {
 		case m.asked.CPUMilli < m.owed.CPUMilli && r.limits.CPUMilli > m.owed.CPUMilli:
 			r.limits.CPUMilli, next = m.owed.CPUMilli, 0
@@ -133,18 +134,19 @@ func (n *node) resizeOf(m *managedPod, now time.Time) (r resize, next time.Durat
 	return r, next
 }
 
-// mayRepair says that the kubelet may be made to write the pod's cgroup now, or when to ask again.
+// mayRepair reports whether the kubelet may be made to write the pod's cgroup now, and how long
+// until to ask again.
 func (n *node) mayRepair(m *managedPod, now time.Time) (again time.Duration, ready bool) {
 	switch {
 	case m.owed.CPUMilli == 0 || m.standing != takesPart || m.pod.DeletionTimestamp != nil:
-		m.repair = repair{} // nothing of it is the agent's
+		m.repair = repair{} // nothing in it is the agent's
 		return resync, false
 	case !m.running:
-		return resync, false // its status is an event; the weight is the pod's, and stays meanwhile
+		return resync, false // a change of its status is an event; the weight is the pod's, and stays meanwhile
 	case now.Before(m.repair.at):
 		return m.repair.at.Sub(now), false
 	case !m.arrived():
-		return tick, false // its status is an event
+		return tick, false // a change of its status is an event
 	case !m.repair.first && m.ceiling.milli == 0 && !n.mayRepairOthers(now):
 		return waitTick, false
 	}

@@ -10,19 +10,18 @@ import (
 	"libra.dev/libra/resizer/backoff"
 )
 
-// managedPod is what the controller knows of an opted-in pod: the newest of what
-// the cache and its own patches told, and what cannot be read off it any more.
+// managedPod is what the controller knows about an opted-in pod: the newest that the cache and its
+// own patches have told, and what the pod no longer shows.
 type managedPod struct {
 	name     string // namespace/name
 	pod      *corev1.Pod
 	function string           // namespace/revision
 	user     corev1.Container // as the Revision has it
-	// unreadSince is since when there is no Revision to tell what is owed; zero when
-	// that is known.
+	// unreadSince is since when no Revision has told what the pod is owed; zero when that is known.
 	unreadSince time.Time
 	leftAlone   string // why the pod is not touched; empty when it is managed
 	standing    standing
-	// unobserved says that its mode was seen to be more than to observe.
+	// unobserved reports that the pod's mode was once seen to be more than observe.
 	unobserved bool
 
 	// A resource that has no limit in the Revision is zero in all of these.
@@ -31,7 +30,7 @@ type managedPod struct {
 	inForce api.Resources // limits in the status; asked while the container does not run
 
 	running bool // there is a container to resize
-	settled bool // the kubelet has done all it was asked to lower
+	settled bool // the kubelet has made every decrease that it was asked for
 	pending pending
 
 	ceiling cpuCeiling
@@ -40,18 +39,18 @@ type managedPod struct {
 	calls   calls
 }
 
-// standing is what a pod is to Libra.
+// standing is how Libra treats a pod.
 type standing int
 
 const (
 	takesPart standing = iota
-	// leaves is one that gets back what it is owed and nothing more, of memory as soon as it does
-	// not use it any more: another manager changed its limits.
+	// leaves is a pod whose limits another manager changed. It gets back what it is owed and
+	// nothing more; memory, once the pod no longer uses it.
 	leaves
-	// departed is one that opted out while its limits were not what it is owed, so that the
-	// cache does not tell of it any more. It gets that back, too.
+	// departed is a pod that opted out while its limits were not what it is owed, so that the cache
+	// no longer shows it. It gets back what it is owed, too.
 	departed
-	gone // the API server does not know it any more
+	gone // the API server no longer knows it
 )
 
 // pending is why the kubelet has not taken up a resize; its reason is empty when it has.
@@ -60,16 +59,17 @@ type pending struct {
 	told            string // the last reason that an Event was sent for
 }
 
-// calls are the patches of a pod.
+// calls is the state of a pod's patches.
 type calls struct {
-	retryAt time.Time // before it none is sent, because the last one failed
+	retryAt time.Time // no patch is sent before it, because the last one failed
 	retry   backoff.Delay
-	// unsure says that the last one failed, and may have been accepted all the same.
+	// unsure reports that the last patch failed but may have been accepted all the same.
 	unsure bool
-	// asOf is when what the last one follows from was read; zero when it is in force.
+	// asOf is when the state that the last patch follows from was read; zero once the patch is in
+	// force.
 	asOf time.Time
-	// trace is that of the loan that the pod is resized for, until its memory is as without
-	// one; empty when that is not sampled.
+	// trace is the trace of the loan that the pod is resized for, until its memory is as without a
+	// loan; empty when the loan is not sampled.
 	trace string
 }
 
@@ -82,7 +82,7 @@ func newManagedPod(name string) *managedPod {
 	}
 }
 
-// observe takes in the pod as the cache has it. m.user is known by then.
+// observe updates m from the pod in the cache. m.user is known by then.
 func (m *managedPod) observe(pod *corev1.Pod) {
 	// The answer to our own patch may be newer than the cache.
 	if m.pod == nil || m.pod.UID != pod.UID || m.pod.Generation <= pod.Generation {
@@ -123,16 +123,16 @@ func (m *managedPod) observe(pod *corev1.Pod) {
 			m.pending.reason, m.pending.message = c.Reason, c.Message
 		}
 	}
-	// A kubelet that does not tell the generation it has seen reports 0.
+	// A kubelet that does not report the generation it has seen leaves 0 there.
 	seen := pod.Status.ObservedGeneration == 0 || pod.Status.ObservedGeneration >= pod.Generation
 	m.settled = seen && !inProgress && m.pending.reason == "" && m.inForce.Max(m.asked) == m.asked
 }
 
-// arrived says that what the spec says is in force, neither more nor less.
+// arrived reports whether the limits in the spec are in force, neither more nor less.
 func (m *managedPod) arrived() bool { return m.settled && m.inForce == m.asked }
 
-// tookEffect is how long after what it follows from was read a resize was seen in force; once
-// per resize.
+// tookEffect returns the time from reading what a resize follows from to seeing the resize in
+// force. ok is true once per resize.
 func (m *managedPod) tookEffect(now time.Time) (took time.Duration, ok bool) {
 	if m.calls.asOf.IsZero() || !m.running || !m.arrived() {
 		return 0, false
@@ -142,11 +142,11 @@ func (m *managedPod) tookEffect(now time.Time) (took time.Duration, ok bool) {
 	return took, true
 }
 
-// depart makes the pod one that the cache does not tell of any more. It is false
-// when nothing has to be given back.
+// depart makes the pod one that the cache no longer shows. It returns false when the pod has
+// nothing to get back.
 func (m *managedPod) depart() bool {
 	if m.calls.unsure {
-		m.asked, m.calls.unsure = api.Resources{}, false // nobody will tell what became of it
+		m.asked, m.calls.unsure = api.Resources{}, false // nobody will report the outcome
 	}
 	if m.standing == gone || m.leftAlone != "" || m.pod.DeletionTimestamp != nil || m.asked == m.owed {
 		return false
@@ -155,7 +155,7 @@ func (m *managedPod) depart() bool {
 	return true
 }
 
-// ofOwed leaves out of r what the user set no limit for.
+// ofOwed clears the resources of r for which the user set no limit.
 func (m *managedPod) ofOwed(r api.Resources) api.Resources {
 	if m.owed.CPUMilli == 0 {
 		r.CPUMilli = 0
@@ -166,12 +166,12 @@ func (m *managedPod) ofOwed(r api.Resources) api.Resources {
 	return r
 }
 
-// done says that the pod is of no concern any more.
+// done reports whether the pod has ended and no longer matters.
 func done(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
-// accepted takes in the API server's answer to a resize that follows from what was read at asOf.
+// accepted records the API server's answer to a resize that follows from state read at asOf.
 func (m *managedPod) accepted(pod *corev1.Pod, r resize, asOf time.Time) {
 	switch {
 	case r.direction == nudge:
@@ -184,8 +184,8 @@ func (m *managedPod) accepted(pod *corev1.Pod, r resize, asOf time.Time) {
 	m.calls.retry.Reset()
 }
 
-// refused takes in that the API server does not accept a resize, and says whether that is the
-// first of several in a row. Each kind has its own delays: none keeps another waiting.
+// refused records that the API server did not accept a resize, and reports whether it is the first
+// refusal in a row. Each kind that can wait has its own back-off, so that none delays another.
 func (m *managedPod) refused(r resize, now time.Time) (first bool) {
 	switch r.refusable() {
 	case reasonRepair:

@@ -57,7 +57,7 @@ func (w *world) drawSettings(rt *rapid.T) {
 	}
 }
 
-// ceiling is what the pod's CPU limit may be at most under source node; 0 when it has no
+// ceiling returns the most that the pod's CPU limit may be under source node; 0 when it has no
 // ceiling.
 func (w *world) ceiling(pod *corev1.Pod) int64 {
 	if s := w.following.now; s.ModeOf(nil) != api.ModeFull || s.Source != api.SourceNode {
@@ -70,9 +70,9 @@ func (w *world) ceiling(pod *corev1.Pod) int64 {
 	return max(owed.CPUMilli, most)
 }
 
-// look reconciles, and checks invariants 2, 5 and 8 of what was asked for: nobody is given less
-// CPU than the user allocation or more than the ceiling, memory is never below the user
-// allocation, nor lowered while the pool says that it is needed. And requests are nobody's business.
+// look reconciles, and checks invariants 2, 5 and 8 for what was asked for: no pod gets less CPU
+// than the user allocation or more than the ceiling; memory is never below the user allocation, nor
+// lowered while the pool says that it is needed. And requests never change.
 func (w *world) look(rt *rapid.T) (again time.Duration) {
 	before, kept := map[string]api.Resources{}, map[string]int64{}
 	for _, p := range w.pods {
@@ -106,7 +106,7 @@ func (w *world) look(rt *rapid.T) (again time.Duration) {
 	return again
 }
 
-// drawMemory is any that the pool may say.
+// drawMemory draws any memory that the pool may report.
 func (w *world) drawMemory(rt *rapid.T) {
 	w.pool.pods, w.pool.needs = map[string]pool.Balance{}, map[string]int64{}
 	for _, p := range w.pods {
@@ -119,7 +119,7 @@ func (w *world) drawMemory(rt *rapid.T) {
 	}
 }
 
-// status is one of the kubelet's answers for a pod.
+// status sets the pod's status to one of the kubelet's answers.
 func (w *world) status(name, answer string) {
 	pod := w.get(name)
 	switch answer {
@@ -237,8 +237,8 @@ func (w *world) dueOf(name string) int64 {
 	return max(owed.MemoryBytes+w.pool.pods["default/"+name].Borrowed.MemoryBytes, w.pool.needs["default/"+name])
 }
 
-// With an API server or a kubelet that never does what it is asked for, the
-// controller tries ever more seldom.
+// With an API server or a kubelet that never does what it is asked for, the controller tries ever
+// more seldom.
 func TestStubbornWorld(t *testing.T) {
 	pods := schema.GroupResource{Resource: "pods"}
 	rapid.Check(t, func(rt *rapid.T) {

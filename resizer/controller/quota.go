@@ -15,11 +15,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 )
 
-// quotas tells which ResourceQuotas count the CPU limits of pods. It is made for one look at
-// a node, and reads each namespace once.
+// quotas finds the ResourceQuotas that count the CPU limits of pods. It is made for one look at a
+// node, and reads each namespace once.
 //
-// A ceiling is many times what an owner configured. In a quota it would take the place of
-// pods that are yet to be made, though all that owners configured fits.
+// A ceiling is many times what an owner configured. In a quota it would take up the room of pods
+// that are yet to be made, although everything that owners configured fits.
 type quotas struct {
 	kube        client.Reader
 	byNamespace map[string][]corev1.ResourceQuota
@@ -29,9 +29,9 @@ func quotasOf(kube client.Reader) *quotas {
 	return &quotas{kube: kube, byNamespace: map[string][]corev1.ResourceQuota{}}
 }
 
-// besideQuotas is what of a ceiling the pod's spec is to have: nothing beyond what its owner
-// configured where a quota counts it. The node agent sees that the spec does not have the
-// ceiling, and sets it in the cgroup as it does where the API server refuses it.
+// besideQuotas returns how much of a ceiling goes into the pod's spec: nothing beyond what its
+// owner configured if a quota counts it. The node agent sees that the spec lacks the ceiling, and
+// sets it in the cgroup, as when the API server refuses it.
 func (c *Controller) besideQuotas(ctx context.Context, n *node, m *managedPod, ceilingMilli int64, quotas *quotas) int64 {
 	quota, err := quotas.counting(ctx, m.pod)
 	if err != nil {
@@ -48,8 +48,8 @@ func (c *Controller) besideQuotas(ctx context.Context, n *node, m *managedPod, c
 	return ceilingMilli
 }
 
-// counting is the name of a quota that counts the pod's CPU limit, the first of them; empty
-// when there is none.
+// counting returns the name of the first quota that counts the pod's CPU limit, empty when there is
+// none.
 func (q *quotas) counting(ctx context.Context, pod *corev1.Pod) (string, error) {
 	all, ok := q.byNamespace[pod.Namespace]
 	if !ok {
@@ -58,7 +58,8 @@ func (q *quotas) counting(ctx context.Context, pod *corev1.Pod) (string, error) 
 			return "", fmt.Errorf("listing the ResourceQuotas of namespace %s: %w", pod.Namespace, err)
 		}
 		all = list.Items
-		// A cache lists in any order, and who is told of one quota is not to be told of another.
+		// A cache lists in any order, and an owner who has heard of one quota should not hear of
+		// another.
 		slices.SortFunc(all, func(a, b corev1.ResourceQuota) int { return cmp.Compare(a.Name, b.Name) })
 		q.byNamespace[pod.Namespace] = all
 	}
@@ -70,8 +71,8 @@ func (q *quotas) counting(ctx context.Context, pod *corev1.Pod) (string, error) 
 	return "", nil
 }
 
-// countsCPULimit says that a quota of the pod's namespace counts its CPU limit, or may:
-// every scope of a quota has to match, and one that is not known here might.
+// countsCPULimit reports whether a quota of the pod's namespace counts its CPU limit, or may: every
+// scope of a quota has to match, and a scope that is not known here might.
 func countsCPULimit(quota *corev1.ResourceQuota, pod *corev1.Pod) bool {
 	if _, ok := quota.Spec.Hard[corev1.ResourceLimitsCPU]; !ok {
 		return false
@@ -91,7 +92,7 @@ func countsCPULimit(quota *corev1.ResourceQuota, pod *corev1.Pod) bool {
 	return true
 }
 
-// mayMatch says that a scope matches the pod, which has a CPU limit, or that this is not
+// mayMatch reports whether a scope matches the pod, which has a CPU limit, or whether that is not
 // known.
 func mayMatch(scope corev1.ScopedResourceSelectorRequirement, pod *corev1.Pod) bool {
 	deadline := pod.Spec.ActiveDeadlineSeconds
@@ -118,8 +119,8 @@ func mayMatch(scope corev1.ScopedResourceSelectorRequirement, pod *corev1.Pod) b
 	return true
 }
 
-// quotaChanged lets only those events of ResourceQuotas through that may change a ceiling: what
-// is used of one changes with every pod.
+// quotaChanged passes only those events of ResourceQuotas that may change a ceiling: the use of a
+// quota changes with every pod.
 var quotaChanged = predicate.Funcs{
 	UpdateFunc: func(e crevent.UpdateEvent) bool {
 		before, ok := e.ObjectOld.(*corev1.ResourceQuota)
@@ -128,7 +129,7 @@ var quotaChanged = predicate.Funcs{
 	},
 }
 
-// keepCPULimitQuota is which CPU limits a ResourceQuota counts.
+// keepCPULimitQuota returns the part of a ResourceQuota that says which CPU limits it counts.
 func keepCPULimitQuota(quota *corev1.ResourceQuota) *corev1.ResourceQuota {
 	kept := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{
 		Namespace: quota.Namespace, Name: quota.Name, UID: quota.UID, ResourceVersion: quota.ResourceVersion,

@@ -64,8 +64,8 @@ func (h *harness) delete(o client.Object) {
 	}
 }
 
-// A quota that counts CPU limits keeps ceilings out of specs, however much room it has;
-// when it appears what is there goes back, and when it is gone it is there again.
+// A quota that counts CPU limits keeps ceilings out of specs, however much room it has. When it
+// appears, a ceiling in a spec goes back; when it is gone, the ceiling is there again.
 func TestQuotaKeepsCeilingsOutOfSpecs(t *testing.T) {
 	for _, agent := range []bool{false, true} {
 		t.Run(fmt.Sprint("agent ", agent), func(t *testing.T) {
@@ -119,7 +119,7 @@ func TestQuotaEventNamesIt(t *testing.T) {
 	}
 }
 
-// What counts other things, other pods, or other namespaces is in no ceiling's way.
+// A quota that counts other things, other pods, or other namespaces is in no ceiling's way.
 func TestQuotasThatDoNotCount(t *testing.T) {
 	elsewhere := func(q *corev1.ResourceQuota) { q.Namespace = "elsewhere" }
 	requests := func(q *corev1.ResourceQuota) {
@@ -199,7 +199,7 @@ func (b brokenQuotas) List(ctx context.Context, list client.ObjectList, opts ...
 	return b.Reader.List(ctx, list, opts...)
 }
 
-// While nobody knows of quotas, what is there stays, and nothing is added.
+// While quotas cannot be listed, ceilings in specs stay, and none is added.
 func TestQuotasThatCannotBeRead(t *testing.T) {
 	h := withCeilings(t, testPod("p", owed, ready), testPod("q", owed))
 	h.expect("p 2000m/256Mi")
@@ -213,8 +213,8 @@ func TestQuotasThatCannotBeRead(t *testing.T) {
 }
 
 // Kubernetes refuses every resize of a pod in a namespace with such a quota while one of its
-// containers has no CPU limit, that back from the ceiling too. It is told of, tried again
-// and in nobody's way.
+// containers has no CPU limit, including the one back from the ceiling. The refusal is reported,
+// and the resize is tried again and in nobody's way.
 func TestQuotaThatRefusesTheWayBack(t *testing.T) {
 	h := withCeilings(t, testPod("p", owed, ready))
 	h.expect("p 2000m/256Mi")
@@ -239,8 +239,8 @@ func TestQuotaThatRefusesTheWayBack(t *testing.T) {
 	}
 }
 
-// The most that a LimitRange allows binds through the API server alone: what it refuses
-// stays out of the spec, and what it accepts is there.
+// The most that a LimitRange allows binds through the API server alone: a ceiling that it refuses
+// stays out of the spec, and one that it accepts is there.
 func TestLimitRangeBoundsCeilings(t *testing.T) {
 	h := withCeilings(t, testPod("p", owed, ready), testPod("q", owed, ready, annotated(api.MaxCPUAnnotation, "900m")))
 	h.forbidLimits = func(pod string, limits api.Resources) error {

@@ -21,7 +21,7 @@ func forbidden(pod string) error {
 	return apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, pod, errors.New("exceeded quota"))
 }
 
-// Memory that is refused is tried again, ever more seldom, and told of once.
+// Memory that is refused is tried again, ever more seldom, and reported once.
 func TestRefusedMemory(t *testing.T) {
 	h := newHarness(t, testRevision(owed), testPod("p", owed))
 	h.pool.pods = lends(64, "p")
@@ -57,7 +57,7 @@ func TestRefusedMemory(t *testing.T) {
 	}
 }
 
-// That there is no room for much does not keep a pod from less.
+// A lack of room for much does not keep a pod from less.
 func TestLessThanWasRefused(t *testing.T) {
 	h := newHarness(t, testRevision(owed), testPod("p", owed))
 	h.forbidLimits = func(pod string, limits api.Resources) error {
@@ -102,7 +102,7 @@ func TestBacksOffPerPod(t *testing.T) {
 	}
 }
 
-// What the kubelet does not take up is taken back, and tried again later.
+// A raise that the kubelet does not take up is taken back, and tried again later.
 func TestKubeletDoesNotTakeUpMemory(t *testing.T) {
 	h := newHarness(t, testRevision(owed), testPod("p", owed))
 	h.pool.pods = lends(64, "p")

@@ -21,8 +21,8 @@ func TestRepair(t *testing.T) {
 	away := func(h *harness) { h.agent(false) }
 	tests := map[string]struct {
 		change []func(*corev1.Pod)
-		before func(h *harness) // nothing else was ever seen than this
-		during func(h *harness) // after the agent was not ready any more
+		before func(h *harness) // applied before the controller first looks
+		during func(h *harness) // after the agent has become unready
 		want   []string
 	}{
 		"an agent goes":                     {want: aRepair},
@@ -90,7 +90,7 @@ func TestRepairWaitsForAContainer(t *testing.T) {
 	}
 }
 
-// Where there is no room for more, the kubelet writes what is less.
+// Without room for more, the kubelet is made to write less.
 func TestRepairWithoutRoom(t *testing.T) {
 	h := newHarness(t, testRevision(owed), testPod("p", owed))
 	h.expect()
@@ -146,7 +146,7 @@ func TestNoRepairWithoutACPULimit(t *testing.T) {
 	}
 }
 
-// What the agent left in a cgroup may be less than the ceiling, and no quota has room for more.
+// The agent may have left less than the ceiling in a cgroup, and no quota has room for more.
 func TestRepairOfACeiling(t *testing.T) {
 	h := withCeilings(t, testPod("p", owed, ready))
 	h.expect("p 2000m/256Mi")
@@ -158,8 +158,8 @@ func TestRepairOfACeiling(t *testing.T) {
 	}
 }
 
-// Who had borrowed may hold too much, and comes first; who lent waits until that is taken back,
-// or could have been. Pods with a ceiling are in nobody's way.
+// A pod that had borrowed may hold too much, and comes first; a pod that lent waits until that is
+// taken back, or could have been. Pods with a ceiling are in nobody's way.
 func TestBorrowersAreRepairedFirst(t *testing.T) {
 	h := newHarness(t, testRevision(owed), testNode(2000), testPod("borrower", owed), testPod("donor", owed),
 		testPod("above", res(2000, 256), byLibra, ready, annotated(api.ModeAnnotation, "full")))
@@ -193,7 +193,8 @@ func TestBorrowersAreRepairedFirst(t *testing.T) {
 // cgroups are those of a node's pods: milli CPU.
 type cgroups map[string]int64
 
-// write is a kubelet's: it writes what the spec says when that is not what it wrote last.
+// write does what a kubelet does: it writes what the spec says when that differs from what it wrote
+// last.
 func (c cgroups) write(h *harness, wrote map[string]api.Resources) {
 	for name := range c {
 		if limits := specLimits(h.get(name)); limits != wrote[name] {
@@ -203,10 +204,9 @@ func (c cgroups) write(h *harness, wrote map[string]api.Resources) {
 	h.kubelet()
 }
 
-// Whatever an agent left in cgroups, with or without a ceiling, in the middle of whatever else
-// was under way: ten seconds after it was gone every one of them is what the spec says, and the
-// CPU in the spec what it is without loans. Memory that was given stays while nobody tells what
-// is in use.
+// Whatever an agent left in cgroups, with or without a ceiling, and whatever else was under way:
+// ten seconds after it is gone, every cgroup is what the spec says, and the CPU in the spec is what
+// it is without loans. Memory that was given stays while nobody tells what is in use.
 func TestWholeWithinTenSeconds(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		objects, names := []client.Object{testRevision(owed), testNode(2000)}, []string{"a", "b", "c"}
@@ -263,7 +263,7 @@ func TestWholeWithinTenSeconds(t *testing.T) {
 	})
 }
 
-// What a rate limit holds back is not forgotten.
+// Repairs that a rate limit holds back are not forgotten.
 func TestRepairsAfterARateLimit(t *testing.T) {
 	objects := []client.Object{testRevision(owed)}
 	var want []string

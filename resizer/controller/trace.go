@@ -12,8 +12,8 @@ import (
 
 const instrumentation = "libra.dev/libra/resizer/controller"
 
-// span begins the span of a resize, as a child of the invocation's whose loan it is for.
-// Limits are milli CPU and bytes.
+// span starts the span of a resize, as a child of the span of the invocation that the loan is for.
+// Limits are in milli CPU and bytes.
 func (c *Controller) span(n *node, r resize) trace.Span {
 	m := r.pod
 	if m.calls.trace == "" {

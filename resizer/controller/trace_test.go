@@ -13,8 +13,8 @@ import (
 	"libra.dev/libra/pkg/pool"
 )
 
-// resized are the spans of resizes since it was last called, sorted: those of one rank
-// may be sent in any order.
+// resized returns the spans of resizes since its last call, sorted: those of one rank may be sent
+// in any order.
 func (h *harness) resized() []string {
 	var spans []string
 	for _, s := range h.spans.Ended() {

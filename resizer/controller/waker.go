@@ -10,15 +10,15 @@ import (
 	"libra.dev/libra/resizer/backoff"
 )
 
-// Follower hears where memory is another: a *pool.MemoryFollower is one.
+// Follower reports the nodes on which memory has changed: a *pool.MemoryFollower is one.
 type Follower interface {
-	// Next waits for the next change and returns its node, or an empty name when that may be
-	// any.
+	// Next waits for the next change and returns its node, or an empty name when it may be any
+	// node.
 	Next(ctx context.Context) (node string, err error)
 }
 
-// awaken has a node looked at when what its pods borrow or need of memory is another, and all nodes
-// when the settings are. It is a source of the controller, so that it lives as long as the
+// awaken requeues a node when the memory that its pods borrow or need has changed, and all nodes
+// when the settings have. It is a source of the controller, so that it lives as long as the
 // controller's queue.
 func (c *Controller) awaken(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 	c.mu.Lock()
@@ -28,12 +28,12 @@ func (c *Controller) awaken(ctx context.Context, queue workqueue.TypedRateLimiti
 	return nil
 }
 
-// wakeAll wakes every node that is known.
+// wakeAll requeues every known node.
 func (c *Controller) wakeAll() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.queue == nil {
-		return // all are looked at when it starts
+		return // the start looks at all nodes
 	}
 	for node := range c.nodes {
 		c.queue.Add(requestOf(node))

@@ -1,5 +1,5 @@
-// Package eligible tells which pods take part in what is lent and borrowed, for both who
-// resize them: what one of them leaves alone the other must not change.
+// Package eligible decides which pods take part in lending and borrowing, for both parts that
+// resize pods: when one leaves a pod alone, the other must not change it.
 package eligible
 
 import (
@@ -10,8 +10,8 @@ import (
 	"libra.dev/libra/pkg/api"
 )
 
-// Obstacle says why the limits of a container must not be changed, by its pod's spec; it is
-// empty when nothing is in the way. It is for the pod's owner, and says what to do.
+// Obstacle returns why, by its pod's spec, the limits of a container must not be changed; it is
+// empty when nothing is in the way. The text is for the pod's owner, and says what to do.
 func Obstacle(pod *corev1.Pod, container string) string {
 	if r := pod.Spec.Resources; r != nil && len(r.Limits) > 0 {
 		return "it has limits for all of its containers together, which would bind; unset spec.resources of the pod"

@@ -14,15 +14,16 @@ import (
 
 // Reasons of Events on a HarvestPolicy.
 const (
-	// The parts do not take something that the policy says; the note says what, and what holds instead. The API server refuses
-	// such an edit where it has the definitions and admission policies of this version: apply them, and correct the policy.
+	// The parts do not accept something that the policy says; the note says what, and what holds instead. The
+	// API server refuses such an edit where it has the definitions and admission policies of this version:
+	// apply them, and correct the policy.
 	eventRefused = "Refused"
-	// The policy says more than holds; the note says what bounds it. Nothing is to be done, unless you want more: see who
-	// counts in docs/settings.md.
+	// The policy says more than holds; the note says what bounds it. You need to do nothing, unless you want
+	// more: see "Which counts" in docs/settings.md.
 	eventBounded = "Bounded"
 )
 
-// tell makes an Event of what the policy's status does not say yet, once.
+// tell records an Event, once, for whatever the policy's status does not say yet.
 func (w *Writer) tell(object *unstructured.Unstructured, was, is v1alpha1.HarvestPolicyStatus) {
 	of := w.seen[object.GetUID()]
 	var told string

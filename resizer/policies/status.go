@@ -20,28 +20,29 @@ import (
 	"libra.dev/libra/pkg/settings"
 )
 
-// Reasons of conditions beside those of Events.
+// Reasons of conditions, in addition to those of Events.
 const (
 	reasonRead        = "Read"
 	reasonAsWritten   = "AsWritten"
 	reasonNotAccepted = "NotAccepted"
 )
 
-// found is what policies are about.
+// found is what policies apply to.
 type found struct {
 	byNamespace map[string]*functions
 	all         functions
 	allocatable []int64 // milli CPU of each node
 }
 
-// functions are those of a namespace, or all.
+// functions are those of one namespace, or all.
 type functions struct {
 	revisions, pods int32
-	// limits are the CPU limits, in milli CPU, of those without a bound of their own; of all, where their namespace has none either.
+	// limits are the CPU limits, in milli CPU, of functions without a bound of their own; in found.all, of
+	// those whose namespace has no bound, either.
 	limits []int64
 }
 
-// look finds what policies are about. Nothing is read while there are none.
+// look finds what policies apply to. Without policies it reads nothing.
 func (w *Writer) look(ctx context.Context, policies []*unstructured.Unstructured) (*found, error) {
 	f := &found{byNamespace: map[string]*functions{}}
 	if len(policies) == 0 {
@@ -96,7 +97,7 @@ func (f *functions) add(r *servingv1.Revision, limitMilli int64) {
 	}
 }
 
-// of are the functions of a policy.
+// of returns the functions that the policy of a namespace applies to.
 func (f *found) of(namespace string) *functions {
 	if namespace == settings.Namespace {
 		return &f.all
@@ -107,7 +108,7 @@ func (f *found) of(namespace string) *functions {
 	return &functions{}
 }
 
-// statusOf is the status of a policy at a time. set are the settings that its namespace has with it.
+// statusOf returns the status of a policy at now. set are the settings that its namespace has with it.
 func statusOf(p *v1alpha1.HarvestPolicy, refused error, f *found, set settings.Settings, now time.Time) v1alpha1.HarvestPolicyStatus {
 	of := f.of(p.Namespace)
 	status := v1alpha1.HarvestPolicyStatus{
@@ -136,7 +137,7 @@ func statusOf(p *v1alpha1.HarvestPolicy, refused error, f *found, set settings.S
 	return status
 }
 
-// bounds is what of a policy does not hold as it is written, and why.
+// bounds returns what in a policy does not hold as it is written, and why.
 func bounds(spec *v1alpha1.HarvestPolicySpec, of *functions, allocatable []int64, set settings.Settings) (why []string) {
 	for _, m := range []struct {
 		field string

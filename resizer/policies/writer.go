@@ -1,4 +1,5 @@
-// Package policies writes into the status of each HarvestPolicy what became of it.
+// Package policies writes into the status of each HarvestPolicy whether it was accepted and is in force, and
+// how many functions and pods it applies to.
 package policies
 
 import (
@@ -24,10 +25,10 @@ import (
 )
 
 const (
-	// every is how often it is seen whether a policy is another, or is bounded by something else.
+	// every is how often the Writer looks whether a policy, or what bounds it, has changed.
 	every = 10 * time.Second
-	// recount is how often functions and pods are counted while no policy changes. Each node's agent hears of what is
-	// written, so that it is not to be written for each pod.
+	// recount is how often functions and pods are counted while no policy changes. Each node's agent hears of
+	// every write, so there must not be one for each pod.
 	recount = 10 * time.Minute
 
 	writeTimeout = 5 * time.Second
@@ -35,13 +36,13 @@ const (
 	writesPerSecond = 5
 )
 
-// Live are the settings in force, and what they come from. A *settings.Live is.
+// Live has the settings in force, and the policies that they come from. A *settings.Live is one.
 type Live interface {
 	For(namespace string) settings.Settings
 	HarvestPolicies() []*unstructured.Unstructured
 }
 
-// Writer writes the status of policies, and tells Events on them. One writes at a time: that of the leader.
+// Writer writes the status of policies, and records Events on them. Only one writes at a time, the leader's.
 type Writer struct {
 	rounds  *rounds.Rounds
 	clock   clock.Clock
@@ -55,10 +56,10 @@ type Writer struct {
 	countedAt time.Time
 }
 
-// seen is what a status depends on but for functions and nodes, and what was told of it.
+// seen is what a status depends on, except for functions and nodes, and what Events have said about it.
 type seen struct {
 	generation int64
-	most       string // the mode that the cluster lets functions have
+	most       string // the highest mode that functions may have
 	told       string
 }
 
@@ -71,13 +72,13 @@ func NewWriter(clk clock.WithTicker, log logr.Logger, cached client.Reader, kube
 	}
 }
 
-// Start writes until ctx ends. It implements manager.Runnable, and is run by the leader alone.
+// Start writes statuses until ctx ends. It implements manager.Runnable, and only the leader runs it.
 func (w *Writer) Start(ctx context.Context) error {
 	w.rounds.Run(ctx, w.round)
 	return nil
 }
 
-// round writes what is to be another.
+// round writes the statuses that have changed.
 func (w *Writer) round(ctx context.Context) error {
 	all := w.live.HarvestPolicies()
 	now := w.clock.Now()
@@ -91,19 +92,19 @@ func (w *Writer) round(ctx context.Context) error {
 		seen[object.GetUID()] = of
 	}
 	w.seen = seen
-	// 1. Nothing is another: leave it, but for the numbers from time to time.
+	// 1. Do nothing if nothing has changed, except for counting again from time to time.
 	if same && !w.rounds.Failing() && now.Sub(w.countedAt) < recount {
 		return nil
 	}
 
-	// 2. What the policies come to.
+	// 2. Find what the policies apply to.
 	found, err := w.look(ctx, all)
 	if err != nil {
 		return err
 	}
 	w.countedAt = now
 
-	// 3. Tell it, of many policies for longer than a round takes: those that wait are no failure.
+	// 3. Write it. With many policies that takes longer than a round, so waiting is no failure.
 	var errs []error
 	for _, object := range all {
 		if err := w.write(ctx, object, found); err != nil {
@@ -123,7 +124,7 @@ func (w *Writer) write(ctx context.Context, object *unstructured.Unstructured, f
 	if err := w.limiter.Wait(ctx); err != nil {
 		return fmt.Errorf("HarvestPolicy %s/%s waits for others: %w", object.GetNamespace(), object.GetName(), err)
 	}
-	// Of this object: one that was made anew since has another status.
+	// The UID keeps the patch from an object that was made anew since: that one has another status.
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": object.GetUID()}, "status": status})
 	if err != nil {
 		return fmt.Errorf("encoding the status of HarvestPolicy %s/%s: %w", object.GetNamespace(), object.GetName(), err)

@@ -127,7 +127,7 @@ func (c *cluster) await(what string, is func() bool) {
 	}
 }
 
-// write makes the spec of a policy be that.
+// write sets the spec of a policy.
 func (c *cluster) write(namespace string, spec v1alpha1.HarvestPolicySpec) {
 	c.Helper()
 	policy := &v1alpha1.HarvestPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "default"}, Spec: spec}
@@ -141,7 +141,7 @@ func (c *cluster) write(namespace string, spec v1alpha1.HarvestPolicySpec) {
 	c.seen(policy)
 }
 
-// seen waits until a policy is among those that are followed, and is in the settings too: they take it in a moment later.
+// seen waits until a policy is followed and also in the settings, which take it in a moment later.
 func (c *cluster) seen(policy *v1alpha1.HarvestPolicy) {
 	c.Helper()
 	c.await("the policy is seen", func() bool {
@@ -173,7 +173,7 @@ func (c *cluster) read(namespace string) *v1alpha1.HarvestPolicy {
 	return policy
 }
 
-// round is one, after a time, of which all that it wrote has been seen.
+// round runs a round after a time, and waits until all that it wrote has been seen.
 func (c *cluster) round(after time.Duration) {
 	c.Helper()
 	c.clock.Step(after)
@@ -183,7 +183,7 @@ func (c *cluster) round(after time.Duration) {
 	}
 }
 
-// expectEvents expects those since it last did, each with its text.
+// expectEvents expects the Events since its last call, each with its text.
 func (c *cluster) expectEvents(want ...string) {
 	c.Helper()
 	var got []string
@@ -232,7 +232,8 @@ func node(name, cpu string) *corev1.Node {
 
 const accepted, inForce = v1alpha1.ConditionAccepted, v1alpha1.ConditionInForce
 
-// It needs no more rights than the resizer has, and an API server that keeps a status apart from a spec.
+// The Writer needs no more rights than the resizer has, and works with an API server that keeps a status
+// apart from a spec.
 func TestStatusOfPolicies(t *testing.T) {
 	c := start(t,
 		revision("shop", "cart-1", "1", 3, nil), revision("shop", "pay-1", "2", 1, nil), revision("bank", "audit-1", "500m", 2, nil),
@@ -250,7 +251,7 @@ func TestStatusOfPolicies(t *testing.T) {
 	c.expect(settings.Namespace, 3, 6, map[string]string{accepted: "", inForce: ""})
 	c.expectEvents("Normal Bounded spec.mode is full")
 
-	// What was told is not told again: not later, and not by another leader.
+	// No Event is repeated: not later, and not by another leader.
 	written := c.read("shop").ResourceVersion
 	c.round(2 * recount)
 	c.lead()
@@ -260,7 +261,7 @@ func TestStatusOfPolicies(t *testing.T) {
 		t.Error("a status that says the same is written")
 	}
 
-	// What is bounded by the cluster shows at once; numbers are counted now and then.
+	// A bound of the cluster shows at once; numbers are counted now and then.
 	c.write("shop", v1alpha1.HarvestPolicySpec{Mode: "lend"})
 	c.round(every)
 	c.expect("shop", 2, 4, map[string]string{accepted: "", inForce: ""})
@@ -293,7 +294,7 @@ func (c *cluster) expectEventsOf(reason string, n int) {
 	c.expectEvents()
 }
 
-// Where the admission policy is not in force, what only the cluster's default may say is named.
+// Where the admission policy is not in force, the status names what only the cluster's default may say.
 func TestARefusedPolicyIsNamed(t *testing.T) {
 	c := start(t)
 	c.write("shop", v1alpha1.HarvestPolicySpec{Mode: "full", CPUReserve: resource.NewQuantity(1, resource.DecimalSI)})
@@ -321,7 +322,8 @@ func TestStatusOfWhatCannotBeRead(t *testing.T) {
 	}
 }
 
-// A mode is said to be bounded exactly when a revision without an annotation has another, and so is the most of all modes.
+// mode counts as bounded exactly when a revision without an annotation has another mode, and maxMode exactly
+// when the most that functions get is another.
 func TestBoundsAreThoseThatHold(t *testing.T) {
 	modes := []v1alpha1.Mode{"", "observe", "lend", "full"}
 	for _, cluster := range modes {

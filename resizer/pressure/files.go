@@ -9,7 +9,7 @@ import (
 	"libra.dev/libra/resizer/cgroup"
 )
 
-// readSize is that of the buffer. Only lists of threads can be longer.
+// readSize is the size of the buffer. Only lists of threads can be longer.
 const readSize = 4096
 
 // counter is an open file with a time that only grows.
@@ -28,7 +28,7 @@ func openCounter(path string, parse func([]byte) (time.Duration, error)) (*count
 	return &counter{File: file, parse: parse}, nil
 }
 
-// since is by how much it grew since this was asked last; 0 the first time.
+// since returns by how much the time has grown since the last call; 0 the first time.
 func (c *counter) since(buffer []byte) (time.Duration, error) {
 	text, err := c.Read(buffer)
 	if err != nil {
@@ -48,7 +48,7 @@ func (c *counter) since(buffer []byte) (time.Duration, error) {
 
 func (c *counter) close() { c.Close() } //nolint:errcheck // read only
 
-// number is the digits that text begins with.
+// number returns the number that text begins with.
 func number(text []byte) (int64, error) {
 	end := 0
 	for end < len(text) && text[end] >= '0' && text[end] <= '9' {
@@ -61,7 +61,7 @@ func number(text []byte) (int64, error) {
 	return n, nil
 }
 
-// keyed is the number that follows the key in text; 0 when the key is not there.
+// keyed returns the number that follows the key in text; 0 when the key is not there.
 func keyed(text []byte, key string) (int64, error) {
 	for line := range bytes.Lines(text) {
 		if rest, ok := bytes.CutPrefix(line, []byte(key)); ok && len(rest) > 0 && rest[0] == ' ' {

@@ -17,12 +17,12 @@ func (k *kernelPods) container(t testing.TB, pod string) *cgrouptest.Container {
 	return cgrouptest.NewIn(t, k.node, "kubepods", "burstable", "pod"+pod, pod+"-container")
 }
 
-// isFunction is of pods that the test made as functions, and of those that it did not make.
+// isFunction reports whether the test made a pod as a function, or did not make it.
 func (k *kernelPods) isFunction(uid string) bool {
 	return !strings.HasPrefix(uid, k.node) || strings.HasSuffix(uid, "function")
 }
 
-// wait reads for a while what bystanders wait.
+// wait reads for a while how long bystanders wait.
 func wait(t *testing.T, n *Node, d time.Duration) Reading {
 	t.Helper()
 	var first, last Reading
@@ -70,7 +70,8 @@ func TestKernelWaiting(t *testing.T) {
 	for _, file := range []string{bystander.PodFile("cpu.shares", "cpu.weight"), limited.PodFile("cpu.shares", "cpu.weight")} {
 		bystander.Write(little, file)
 	}
-	// First who has so little weight: beside functions that burn it can be minutes until it begins.
+	// Start first what has so little weight: beside functions that burn, it can take minutes to
+	// begin.
 	for range int(n.cpus) {
 		bystander.Start(t).Do("burn")
 	}
@@ -84,8 +85,8 @@ func TestKernelWaiting(t *testing.T) {
 	}
 }
 
-// What one reading costs with 50 bystanders that all run now and then, on whatever this
-// machine has.
+// The cost of one reading with 50 bystanders that all run now and then, on whatever this machine
+// has.
 func BenchmarkRead(b *testing.B) {
 	k := kernelPods{cgrouptest.Name()}
 	var first *cgrouptest.Container

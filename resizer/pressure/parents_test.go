@@ -7,7 +7,7 @@ import (
 	"libra.dev/libra/resizer/cgroup/cgrouptest"
 )
 
-// Kubelets name the cgroups of pods by their driver, and by the cgroup root that they have of their own.
+// Kubelets name the cgroups of pods by their driver, and by their own cgroup root.
 func TestPodsOfEveryLayoutAreBystanders(t *testing.T) {
 	for name, pods := range map[string][]string{
 		"cgroupfs":               {"kubepods/pod1", "kubepods/burstable/pod2", "kubepods/besteffort/pod3"},
@@ -29,8 +29,8 @@ func TestPodsOfEveryLayoutAreBystanders(t *testing.T) {
 	}
 }
 
-// systemdPods are a pod of each class as systemd's driver has them. parent is the path of the slice that they are in,
-// and then its name without the ending, with which the names of those below begin.
+// systemdPods returns a pod of each class as the systemd driver makes them. parent is the path of their
+// slice, followed by its name without the ending, with which the names of the slices below begin.
 func systemdPods(parent string) []string {
 	name := parent[strings.LastIndex(parent, "/")+1:]
 	return []string{
@@ -40,7 +40,7 @@ func systemdPods(parent string) []string {
 	}
 }
 
-// To see no bystanders where they could not be found would let functions take all of the node.
+// Seeing no bystanders where they could not be found would let functions take all of the node.
 func TestNoCgroupsOfPodsAreAnError(t *testing.T) {
 	root := cgrouptest.Tree(t, map[string]string{
 		"cgroup.controllers":                "cpu memory\n",

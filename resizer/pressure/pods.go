@@ -15,13 +15,13 @@ import (
 )
 
 const (
-	// parentDepth is how deep below the root of the cgroups the parents of pods may be: a
+	// parentDepth is how deep below the root of the cgroups the parents of pods may be, because a
 	// kubelet can have a cgroup root of its own.
 	parentDepth = 4
-	// deepest is how many cgroups may be in each other below a pod's.
+	// deepest is how many levels of cgroups there may be below a pod's.
 	deepest = 6
 
-	// notLimited is what a pod without limits of CPU is throttled.
+	// notLimited stands for the throttling of a pod without CPU limits.
 	notLimited = time.Duration(-1)
 )
 
@@ -29,20 +29,20 @@ const (
 type pod struct {
 	dir      string
 	dirs     []string            // its own first
-	limited  map[string]*counter // by directory: those with a limit of CPU, and how long that held them up
-	pressure *counter            // when that is read
+	limited  map[string]*counter // by directory: those with a CPU limit, and how long it held them up
+	pressure *counter            // nil unless it is read
 
 	usage   *counter // CPU used, when threads are read
 	list    string   // name of the file that lists threads
 	threads map[int]*thread
-	listed  bool          // its threads, since it was followed last
-	ahead   time.Duration // that it has waited and that the kernel has not counted yet
+	listed  bool          // whether its threads were listed since it was last followed
+	ahead   time.Duration // waiting that the kernel has not counted yet
 
 	foundAt   time.Time
 	busyAt    time.Time     // when it was last seen to have run, or on v2 to have waited
 	unread    time.Duration // since it was read last
-	turn      int           // by which it is among every followEach-th, and every restEach-th
-	throttled time.Duration // as read last; notLimited
+	turn      int           // decides which followEach-th listings and restEach-th readings it is in
+	throttled time.Duration // as last read, or notLimited
 	own       own
 	patience  patience
 }
@@ -78,18 +78,18 @@ func (p *pod) readThrottled(buffer []byte) error {
 	return nil
 }
 
-// tree is where pods are.
+// tree is where the cgroups of pods are.
 type tree struct {
 	cpu, cpuacct string   // hierarchies; the same on v2
 	parents      []string // of pods
 
-	// missing says that a look at soughtAt found no parents. One goes through all of the node's
-	// cgroups, which is too much for every reading.
+	// missing is the error of a search at soughtAt that found no parents. A search walks all of the
+	// node's cgroups, which is too much for every reading.
 	missing  error
 	soughtAt time.Time
 }
 
-// list finds the pods that there are, and what of them is to be read.
+// list finds the bystanders, and what to read of them.
 func (n *Node) list(now time.Time) error {
 	if err := n.findParents(now); err != nil {
 		return err
@@ -98,7 +98,7 @@ func (n *Node) list(now time.Time) error {
 	for _, parent := range n.tree.parents {
 		entries, err := os.ReadDir(parent)
 		if errors.Is(err, fs.ErrNotExist) {
-			n.tree.parents = nil // they are looked for again
+			n.tree.parents = nil // search for them again
 			continue
 		} else if err != nil {
 			return fmt.Errorf("looking for pods: %w", err)
@@ -122,7 +122,7 @@ func (n *Node) list(now time.Time) error {
 			continue
 		}
 		if err := n.follow(dir, now); cgroup.Gone(err) {
-			continue // it went while we looked
+			continue // it disappeared meanwhile
 		} else if err != nil {
 			return fmt.Errorf("following a pod that did not opt in: %w", err)
 		}
@@ -132,7 +132,7 @@ func (n *Node) list(now time.Time) error {
 	return nil
 }
 
-// choose says what the readings come from.
+// choose decides what the readings come from.
 func (n *Node) choose() {
 	visible := len(n.pods) == 0
 	for _, p := range n.pods {
@@ -163,9 +163,9 @@ func (n *Node) anyThreads() bool {
 	return false
 }
 
-// findParents finds the cgroups that pods are in: one for each class of quality of service, below
-// one that every kubelet names alike, wherever it has it. A node without any is an error, since
-// nothing would tell whether its pods wait.
+// findParents finds the cgroups that pods are in: one for each QoS class, below one whose name is
+// the same for every kubelet, wherever it is. A node without any is an error, since nothing would
+// tell whether its pods wait.
 func (n *Node) findParents(now time.Time) error {
 	if n.tree.cpu == "" {
 		cpu, cpuacct := n.cgroupRoot, n.cgroupRoot
@@ -219,13 +219,14 @@ func (n *Node) findParents(now time.Time) error {
 	return n.tree.missing
 }
 
-// isParent is of the name of a cgroup that a kubelet has all its pods in. By systemd's driver it
-// begins with the names of those that it is in, which are the kubelet's cgroup root.
+// isParent reports whether name is of a cgroup in which a kubelet has all its pods. With the
+// systemd driver it begins with the names of the cgroups above it, which are the kubelet's cgroup
+// root.
 func isParent(name string) bool {
 	return name == "kubepods" || name == "kubepods.slice" || strings.HasSuffix(name, "-kubepods.slice")
 }
 
-// podUID is that of the pod whose cgroup has such a name, by either driver.
+// podUID returns the UID of the pod whose cgroup has this name, with either driver.
 func podUID(name string) (string, bool) {
 	if slice, ok := strings.CutSuffix(name, ".slice"); ok {
 		_, uid, ok := strings.Cut(slice, "-pod")
@@ -235,8 +236,7 @@ func podUID(name string) (string, bool) {
 	return uid, ok && uid != ""
 }
 
-// follow opens what is to be read of a pod, or what has come to be since it was followed
-// last.
+// follow opens what must be read of a pod, or what has appeared in it since it was last followed.
 func (n *Node) follow(dir string, now time.Time) error {
 	p, ok := n.pods[dir]
 	if !ok {
@@ -268,7 +268,7 @@ func (n *Node) open(p *pod, dir string) (err error) {
 	if n.v2 {
 		p.pressure, err = openCounter(filepath.Join(dir, "cpu.pressure"), parsePressure)
 		if err == nil {
-			// It can be there and say that the kernel keeps none.
+			// The file can be there and say that the kernel keeps no pressure.
 			if _, err = p.pressure.since(n.buffer); err == nil {
 				return nil
 			}
@@ -303,7 +303,8 @@ func (p *pod) findDirs(dir string, depth int) error {
 	return nil
 }
 
-// followLimit reads how long a limit of CPU holds up a cgroup that has one.
+// followLimit starts to read how long a CPU limit holds up a cgroup, and stops when the cgroup has
+// no limit.
 func (n *Node) followLimit(p *pod, dir string) error {
 	name := "cpu.cfs_quota_us"
 	if n.v2 {

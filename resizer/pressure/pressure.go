@@ -1,10 +1,10 @@
-// Package pressure tells how long the pods of a node that did not opt in, bystanders,
+// Package pressure measures how long bystanders, the pods of a node that did not opt in,
 // have waited for CPU.
 //
-// On cgroup v2 it is the pressure of their cgroups. Where the kernel keeps none, as on v1,
-// it is the sum of the times that their threads were ready and did not run, which each
-// thread's schedstat has; and where those cannot be seen either, it is the whole node's
-// pressure, in which functions are counted too.
+// On cgroup v2 it reads the pressure of their cgroups. Where the kernel keeps none, as on v1,
+// it adds up the times that their threads were ready and did not run, which each
+// thread's schedstat has. Where it cannot see those, either, it reads the whole node's
+// pressure, which counts functions, too.
 //
 //	pods and their cgroups   pods.go
 //	pressure of cgroups      psi.go
@@ -24,29 +24,29 @@ import (
 )
 
 const (
-	// listEvery is how often pods are looked for again.
+	// listEvery is how often the node is searched for pods.
 	listEvery = time.Second
-	// A pod that has been known for youngTime is followed in every followEach-th listing only. To
-	// look for its containers, limits and threads costs a dozen system calls for each container;
-	// every second, that was a tenth of all that the agent did on a busy node with fifty
-	// bystanders. Until then the waiting of a new thread is not counted, and that for a new limit
-	// of the pod's own is.
+	// A pod that has been known for youngTime is followed only in every followEach-th listing.
+	// Looking for its containers, limits and threads takes a dozen system calls for each container;
+	// every second, that was a tenth of the agent's work on a busy node with fifty bystanders. Until
+	// it is followed again, the waiting of a new thread is not counted, and waiting because of a new
+	// limit of its own is.
 	followEach = 4
 	youngTime  = 30 * time.Second
 
-	// A pod that has rested for restTime is read in every restEach-th reading only: most pods
-	// rest most of the time, and to read each of two hundred 20 times a second took as much
-	// CPU as all else that the agent does.
+	// A pod that has rested for restTime is read only in every restEach-th reading. Most pods rest
+	// most of the time, and reading each of two hundred 20 times a second took as much CPU as
+	// everything else that the agent does.
 	restEach = 4
 	restTime = time.Second
 
-	// longestGap is the longest time between two readings over which somebody's waiting
-	// still says something of now. After a longer one the first reading is where to count
+	// longestGap is the longest time between two readings after which the waiting in between still
+	// says something about now. After a longer one, the first reading only sets the values to count
 	// from.
 	longestGap = 250 * time.Millisecond
 )
 
-// Source is what is read.
+// Source says what readings come from.
 type Source string
 
 const (
@@ -55,23 +55,23 @@ const (
 	SourceCgroups Source = "the pressure of cgroups"
 	// SourceThreads is what the scheduler keeps of each thread.
 	SourceThreads Source = "the threads' schedstat"
-	// SourceNode is the pressure of the whole node, where nothing else can be read:
-	// whoever waits, functions too, is taken for a bystander.
+	// SourceNode is the pressure of the whole node, where nothing else can be read: everything that
+	// waits, functions included, is taken for a bystander.
 	SourceNode Source = "the whole node's pressure"
 )
 
-// Reading is how long bystanders have waited since they were first read, summed over pods.
-// Both only ever grow.
+// Reading is how long bystanders have waited since they were first read, summed over pods. Waited
+// and Beyond only ever grow.
 type Reading struct {
 	Waited time.Duration
-	// Beyond is what of it is because of what functions use above their allocations, and
-	// more than is tolerated of each pod: see patience.
+	// Beyond is the part of Waited that is due to what functions use above their allocations, and
+	// that exceeds what is tolerated of each pod: see patience.
 	Beyond time.Duration
 	Source Source
 	Pods   int // bystanders
 }
 
-// Node are the bystanders of a node. Not for concurrent use.
+// Node reads the bystanders of a node. It is not safe for concurrent use.
 type Node struct {
 	cgroupRoot, procRoot string
 	ours                 func(podUID string) bool
@@ -92,16 +92,16 @@ type Node struct {
 	patience patience      // with the node as a whole
 	total    Reading
 
-	order   []*pod       // by directory, from which a reading begins with another each time
-	first   *pod         // with which the next is to begin; nil is any
-	looks   int          // left of this reading
-	load    *cgroup.File // the node's load averages; nil before
+	order   []*pod       // by directory; each reading begins with another
+	first   *pod         // with which the next reading begins; nil is any
+	looks   int          // left in this reading
+	load    *cgroup.File // the node's load averages; nil before they are read
 	crowded answer       // in this reading
 }
 
-// New reads below the directories where the host's cgroups and a proc file system with
-// the host's processes are mounted. ours says of which pods, by their UID, nobody asks
-// whether they wait: those that opted in, and Libra's own.
+// New makes a Node that reads below the directories where the host's cgroups and a proc file system
+// with the host's processes are mounted. ours reports whether a pod, by its UID, is no bystander: it
+// opted in, or belongs to Libra or the platform.
 func New(cgroupRoot, procRoot string, ours func(podUID string) bool) *Node {
 	return &Node{
 		cgroupRoot: cgroupRoot, procRoot: procRoot, ours: ours, cpus: int64(runtime.NumCPU()), v2: cgroup.IsV2(cgroupRoot),
@@ -109,8 +109,8 @@ func New(cgroupRoot, procRoot string, ours func(podUID string) bool) *Node {
 	}
 }
 
-// Read is cheap enough to be called every 20 ms, and need not be called when nobody is
-// interested. It fails when nothing at all can be read that would tell.
+// Read is cheap enough to be called every 20 ms, and need not be called when nobody needs the
+// result. It fails when it can read nothing at all that tells whether pods wait.
 func (n *Node) Read(now time.Time, functions Functions) (Reading, error) {
 	passed := now.Sub(n.readAt)
 	fresh := n.readAt.IsZero() || passed > longestGap
@@ -170,7 +170,7 @@ func (n *Node) Read(now time.Time, functions Functions) (Reading, error) {
 	return n.total, nil
 }
 
-// turn begins a look at all pods, and is their order in it.
+// turn begins a reading of all pods, and returns their order in it.
 func (n *Node) turn() []*pod {
 	if i := slices.Index(n.order, n.first); i > 0 {
 		n.order = slices.Concat(n.order[i:], n.order[:i])
@@ -179,7 +179,7 @@ func (n *Node) turn() []*pod {
 	return n.order
 }
 
-// Close closes what is open. The Node can be read again.
+// Close closes all open files. The Node can be read again.
 func (n *Node) Close() {
 	for _, p := range n.pods {
 		p.close()
@@ -200,8 +200,8 @@ func (n *Node) add(p *patience, waited, passed time.Duration, functions Function
 	n.total.Beyond += p.beyond(waited, passed, functions, n.cpus)
 }
 
-// waited is how long a pod waited since it was read last, with what it waited for its
-// own limits, which is added to its throttled.
+// waited returns how long a pod has waited since it was last read, including its waiting for its own
+// limits, which it stores in p.throttled.
 func (n *Node) waited(p *pod) (time.Duration, error) {
 	if err := p.readThrottled(n.buffer); err != nil {
 		return 0, err
@@ -216,8 +216,8 @@ func (n *Node) waited(p *pod) (time.Duration, error) {
 	return n.threadsWaited(p, n.skipped)
 }
 
-// nodeMoved is how much the node's own pressure grew since it was read last. It is not
-// known before the second time.
+// nodeMoved returns how much the node's own pressure has grown since it was read last, 0 the first
+// time, and whether it could be read.
 func (n *Node) nodeMoved() (time.Duration, bool) {
 	if n.node == nil {
 		c, err := openCounter(nodePressure(n.procRoot), parsePressure)
@@ -230,9 +230,9 @@ func (n *Node) nodeMoved() (time.Duration, bool) {
 	return moved, err == nil
 }
 
-// tooLittle says that so little pressure of the node means that no pod can have waited
-// for longer than is tolerated: the node's is the mean over its CPUs, each weighted by
-// how long it was in use, which is at least as long as somebody waited there.
+// tooLittle reports whether the node's pressure is so low that no pod can have waited for longer
+// than is tolerated. The node's pressure is the mean over its CPUs, each weighted by how long it was
+// in use, which is at least as long as somebody waited there.
 func (n *Node) tooLittle(moved, passed time.Duration) bool {
 	tolerated := tolerated * float64(passed)
 	return float64(moved)*float64(n.cpus)*float64(passed) < tolerated*tolerated

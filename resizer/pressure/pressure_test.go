@@ -19,7 +19,8 @@ var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 func none(string) bool { return false }
 
-// everything is functions that use nothing of their own: all waiting is for them.
+// everything is the use of functions that have the whole node above their allocations: all waiting is due to
+// them.
 var everything = Functions{Above: math.MaxInt32}
 
 func write(t *testing.T, root, path, text string) {
@@ -37,7 +38,7 @@ func pressureText(micros string) string {
 	return "some avg10=0.00 avg60=1.20 avg300=0.00 total=" + micros + "\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=77\n"
 }
 
-// reader reads every 20 ms of a time that a test makes pass.
+// reader reads every 20 ms on a clock that the test moves.
 type reader struct {
 	*testing.T
 	node *Node
@@ -85,7 +86,7 @@ func TestPressureOfCgroups(t *testing.T) {
 		t.Errorf("reading is %+v, want 12ms and 3ms beyond in 20ms", got)
 	}
 
-	// What was before a long time without a reading says nothing of now.
+	// Waiting before a long time without a reading says nothing about now.
 	write(t, root, pods+"a_1.slice/cpu.pressure", pressureText("900000"))
 	if got := r.read(time.Minute); got.Waited != 12*time.Millisecond {
 		t.Errorf("reading after a minute is %+v, want what it was", got)
@@ -104,8 +105,8 @@ func TestPressureOfCgroups(t *testing.T) {
 	}
 }
 
-// Of a cgroup of which the kernel keeps no pressure (cgroup.pressure is 0) the threads are read, beside others'
-// pressure.
+// Where the kernel keeps no pressure for one cgroup (cgroup.pressure is 0), its threads are read, and for
+// the others their pressure.
 func TestNoPressureOfOneCgroup(t *testing.T) {
 	const pods = "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod"
 	root := cgrouptest.Tree(t, map[string]string{
@@ -130,8 +131,8 @@ func TestNoPressureOfOneCgroup(t *testing.T) {
 	}
 }
 
-// Pods that rest are read in turn. Nothing of what one waits is lost by that, and one that
-// waits is read each time.
+// Pods that rest are read in turn. None of their waiting is lost by that, and a pod that waits is read each
+// time.
 func TestRestingPodsAreReadInTurn(t *testing.T) {
 	const parent = "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod"
 	root := cgrouptest.Tree(t, map[string]string{
@@ -175,7 +176,7 @@ func TestRestingPodsAreReadInTurn(t *testing.T) {
 	}
 }
 
-// What a pod's own limit holds it up is in its pressure too.
+// A pod's pressure includes throttling by its own limit.
 func TestOwnLimit(t *testing.T) {
 	const pod = "kubepods/podx"
 	root := cgrouptest.Tree(t, map[string]string{
@@ -208,7 +209,7 @@ func TestOwnLimit(t *testing.T) {
 		write(t, root, pod+"/cpu.pressure", pressureText(strconv.Itoa(total)))
 		r.read(tick)
 	}
-	// The last that it waited may be its own limit's.
+	// The last of its waiting may be due to its own limit.
 	if got := r.read(0).Waited; got < 200*time.Millisecond || got > 500*time.Millisecond {
 		t.Errorf("a pod with a limit that waits half of the time for others waited %v in a second, want at least 200ms and at most 500ms", got)
 	}
@@ -257,7 +258,7 @@ func TestThreads(t *testing.T) {
 		t.Errorf("reading is %+v, want 15ms, 6ms of it beyond", got)
 	}
 
-	// One that is ready and does not run waits, and the kernel counts it later.
+	// A thread that is ready and does not run waits, and the kernel counts that later.
 	write(t, proc, "8/stat", "8 (b) S 1) R 1")
 	if got := waits("29000"); got.Waited != 35*time.Millisecond {
 		t.Errorf("reading is %+v after a pod was ready for 20ms, want 35ms in all", got)
@@ -288,8 +289,8 @@ func TestThreads(t *testing.T) {
 	}
 }
 
-// What comes to be in a pod is found at the next listing while the pod is young or nobody
-// has looked for long, and within a few of them later, of as many pods at a time.
+// Whatever begins in a pod is found at the next listing while the pod is young or when nobody has looked for
+// long. Later it is found within a few listings, each of which follows as many pods.
 func TestKnownPodsAreFollowedInTurn(t *testing.T) {
 	const pods = 2 * followEach
 	tree := map[string]string{}
@@ -308,7 +309,7 @@ func TestKnownPodsAreFollowedInTurn(t *testing.T) {
 			write(t, root, fmt.Sprintf("cpu/kubepods/pod%d/%d/cpu.cfs_quota_us", i, containers), "-1\n")
 		}
 	}
-	// known is in how many pods the latest is.
+	// known returns in how many pods the latest container has been found.
 	known := func() int {
 		n := 0
 		for _, p := range r.node.pods {
@@ -344,8 +345,7 @@ func TestKnownPodsAreFollowedInTurn(t *testing.T) {
 	}
 }
 
-// An agent that does not see the host's processes has the node's pressure, and one without
-// that says so.
+// An agent that does not see the host's processes reads the node's pressure, and one without that says so.
 func TestNobodySeen(t *testing.T) {
 	const dir = "/kubepods/poda"
 	root := cgrouptest.Tree(t, map[string]string{
@@ -370,8 +370,8 @@ func TestNobodySeen(t *testing.T) {
 	}
 }
 
-// No pod that waits no more than is tolerated is in want, and one that waits for good is
-// at once, however its waiting falls on the readings.
+// A pod that waits no more than is tolerated is never in want, and one that waits for good is at once,
+// however its waiting falls on the readings.
 func TestPatience(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var p patience
@@ -403,8 +403,8 @@ func TestPatience(t *testing.T) {
 	}
 }
 
-// On a full node everybody waits, with Libra or without it: functions that use a tenth of
-// it above their allocations are not held for that.
+// On a full node everything waits, with Libra or without it: functions that use a tenth of it above their
+// allocations are not held for that.
 func TestPatienceOnAFullNode(t *testing.T) {
 	var p patience
 	for range 1000 {
@@ -421,7 +421,7 @@ func TestPatienceOnAFullNode(t *testing.T) {
 	}
 }
 
-// What a pod waits while functions are held is no reason to hold them, and more is.
+// The waiting of a pod while functions are held is no reason to hold them, but more waiting is.
 func TestLearnedPatience(t *testing.T) {
 	var p patience
 	wait := func(share float64, d time.Duration, held bool) (beyond time.Duration) {
@@ -451,8 +451,8 @@ func TestLearnedPatience(t *testing.T) {
 	}
 }
 
-// Throttling by a pod's own limit excuses waiting, whichever is heard of first, and no
-// more than there was.
+// Throttling by a pod's own limit excuses waiting, whichever is reported first, but no more waiting than
+// there was throttling.
 func TestOwn(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var o own

@@ -9,7 +9,7 @@ import (
 
 func nodePressure(procRoot string) string { return filepath.Join(procRoot, "pressure", "cpu") }
 
-// parsePressure is how long some thread or another waited, of the text of a pressure file:
+// parsePressure returns how long some thread or another waited, from the text of a pressure file:
 // "some avg10=0.00 avg60=0.00 avg300=0.00 total=123" in microseconds.
 func parsePressure(text []byte) (time.Duration, error) {
 	some, _, _ := bytes.Cut(text, []byte("\n"))

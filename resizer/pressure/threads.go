@@ -11,12 +11,12 @@ import (
 	"libra.dev/libra/resizer/cgroup"
 )
 
-// mostThreads is how many threads of a pod are followed: each keeps a file open. The rest
-// of a pod of that many waits with them.
+// mostThreads is how many threads of a pod are followed, because each keeps a file open. In a pod
+// with more, the rest wait along with them.
 const mostThreads = 256
 
-// parseDelay is how long a thread was ready and did not run, the second of the numbers in
-// its schedstat: what it ran, what it waited, in nanoseconds, and how often it ran.
+// parseDelay returns how long a thread was ready and did not run. That is the second number in its
+// schedstat: how long it ran, how long it waited, both in nanoseconds, and how often it ran.
 func parseDelay(text []byte) (time.Duration, error) {
 	_, rest, ok := bytes.Cut(text, []byte(" "))
 	if !ok {
@@ -26,14 +26,14 @@ func parseDelay(text []byte) (time.Duration, error) {
 	return time.Duration(n), err
 }
 
-// looksEach is how many threads of pods that have not run a reading looks at, whether they
-// want to: it costs as much as to see of five pods that they have not run.
+// looksEach is how many threads a reading checks for being ready, in pods that have not run. That
+// costs as much as seeing that five pods have not run.
 const looksEach = 16
 
-// thread is one of a pod's.
+// thread is a thread of a pod.
 type thread struct {
 	*counter              // how long it waited
-	stat     *cgroup.File // its stat, which stays open once it was looked at; nil before
+	stat     *cgroup.File // its stat file, which stays open once it was read; nil before
 }
 
 func (t *thread) close() {
@@ -43,7 +43,7 @@ func (t *thread) close() {
 	}
 }
 
-// ready says that a thread runs or waits to. One that has ended does not.
+// ready reports whether a thread runs or waits to. A thread that has ended does not.
 func (t *thread) ready(procRoot string, id int, buffer []byte) bool {
 	if t.stat == nil {
 		file, err := cgroup.OpenFile(filepath.Join(procRoot, strconv.Itoa(id), "stat"), false)
@@ -56,10 +56,10 @@ func (t *thread) ready(procRoot string, id int, buffer []byte) bool {
 	return err == nil && isReady(text)
 }
 
-// threadsWaited is how long the pod's threads waited in a time. The kernel counts what a
-// thread waits when it runs again, which can be seconds later for one of little weight. So
-// a pod that has not run, and of which a thread is ready, waits; what it is counted for
-// then is not counted again.
+// threadsWaited returns how long the pod's threads waited while passed went by. The kernel counts
+// the waiting of a thread only when the thread runs again, which can be seconds later at a low
+// weight. So a pod that has not run but has a ready thread counts as waiting, and what the kernel
+// counts later is reduced by that.
 func (n *Node) threadsWaited(p *pod, passed time.Duration) (time.Duration, error) {
 	first := !p.usage.known
 	ran, err := p.usage.since(n.buffer)
@@ -86,8 +86,8 @@ func (n *Node) threadsWaited(p *pod, passed time.Duration) (time.Duration, error
 	return waited - counted, err
 }
 
-// ready says that a thread of the pod is, of one that has not run. Pods that were waiting
-// are looked at each time, and of the others, in turn, as many as there is time for.
+// ready reports whether a pod that has not run has a ready thread. It checks pods that were waiting
+// each time, and the others in turn, as many as there is time for.
 func (n *Node) ready(p *pod) bool {
 	if n.nobodyWaits() {
 		return false
@@ -109,8 +109,8 @@ func (n *Node) ready(p *pod) bool {
 	return false
 }
 
-// nobodyWaits says that no more threads are ready on the node than it has CPUs, so that none
-// is kept from running, but for a moment. It is asked once in a reading.
+// nobodyWaits reports whether no more threads are ready on the node than it has CPUs, so that none
+// is kept from running for more than a moment. It finds out once per reading.
 func (n *Node) nobodyWaits() bool {
 	if n.crowded == unasked {
 		n.crowded = yes
@@ -121,7 +121,7 @@ func (n *Node) nobodyWaits() bool {
 	return n.crowded == no
 }
 
-// answer is one that was given in a reading.
+// answer is the answer to a question that a reading asks once.
 type answer int
 
 const (
@@ -130,8 +130,8 @@ const (
 	no
 )
 
-// readyOnNode is how many threads run or are ready to, this one too: the load averages are
-// followed by "ready/all".
+// readyOnNode returns how many threads run or are ready to, including this one: in loadavg,
+// "ready/all" follows the load averages.
 func (n *Node) readyOnNode() (int64, error) {
 	if n.load == nil {
 		file, err := cgroup.OpenFile(filepath.Join(n.procRoot, "loadavg"), false)
@@ -155,14 +155,14 @@ func parseReady(text []byte) (int64, error) {
 	return number(ready[bytes.LastIndexByte(ready, ' ')+1:])
 }
 
-// isReady says that a thread runs or waits to, by its stat: "7 (name) R ...", in which the
+// isReady reports whether a thread runs or waits to, by its stat: "7 (name) R ...", in which the
 // name can be anything.
 func isReady(text []byte) bool {
 	end := bytes.LastIndexByte(text, ')')
 	return end >= 0 && bytes.HasPrefix(text[end+1:], []byte(" R "))
 }
 
-// delayed is how long threads waited that have run since.
+// delayed returns how long those threads waited that have run since.
 func (p *pod) delayed(buffer []byte) (time.Duration, error) {
 	var waited time.Duration
 	for id, t := range p.threads {
@@ -175,7 +175,7 @@ func (p *pod) delayed(buffer []byte) (time.Duration, error) {
 			return 0, err
 		}
 		if len(p.limited) > 0 {
-			// A limit holds up all threads at once, and is said to have done so once.
+			// A limit holds up all threads at once, and is counted only once for that.
 			waited = max(waited, delay)
 		} else {
 			waited += delay
@@ -184,8 +184,8 @@ func (p *pod) delayed(buffer []byte) (time.Duration, error) {
 	return waited, nil
 }
 
-// listThreads follows the threads that the pod has now. What a new one has waited before
-// is not counted.
+// listThreads follows the threads that the pod has now. It does not count how long a new one has
+// waited before.
 func (p *pod) listThreads(procRoot string) error {
 	p.listed = true
 	now := map[int]struct{}{}
@@ -221,8 +221,8 @@ func (p *pod) listThreads(procRoot string) error {
 	return nil
 }
 
-// threadsOf are those in a list of a cgroup, of which those of processes that cannot be
-// seen from here are missing (v1) or 0 (v2).
+// threadsOf returns the threads in a list of a cgroup. Those of processes that cannot be seen from
+// here are missing there (v1) or 0 (v2), and are left out.
 func threadsOf(path string) (ids []int, err error) {
 	text, err := os.ReadFile(path)
 	if err != nil {

@@ -41,7 +41,7 @@ import (
 
 const account = "system:serviceaccount:libra-system:libra-resizer"
 
-// live is observe but for what says otherwise.
+// live has mode observe unless something says otherwise.
 type live struct{}
 
 func (live) For(string) settings.Settings { return settings.Default }
@@ -111,7 +111,7 @@ func (c *cluster) do(err error) {
 	}
 }
 
-// revision is one of the function of its name.
+// revision makes a revision of the function with its name.
 func revision(namespace, name string, annotations map[string]string) *servingv1.Revision {
 	return &servingv1.Revision{ObjectMeta: metav1.ObjectMeta{
 		Namespace: namespace, Name: name, Annotations: annotations,
@@ -119,7 +119,7 @@ func revision(namespace, name string, annotations map[string]string) *servingv1.
 	}}
 }
 
-// count has a part count of one function in this minute, instead of what it counted before.
+// count makes a part count one function in this minute, instead of what it counted before.
 func (c *cluster) count(part, namespace, name string, s report.Sums) {
 	c.Helper()
 	encoded, err := report.Encode(report.Record{types.NamespacedName{Namespace: namespace, Name: name}: &s})
@@ -127,7 +127,7 @@ func (c *cluster) count(part, namespace, name string, s report.Sums) {
 	c.do(c.redis.PutReports(c.Context(), part+" "+name, map[report.Slot][]byte{report.SlotOf(c.clock.Now()): encoded}))
 }
 
-// report is that of a namespace, nil where there is none.
+// report returns the report of a namespace, nil where there is none.
 func (c *cluster) report(namespace string) *v1alpha1.FunctionReport {
 	c.Helper()
 	var r v1alpha1.FunctionReport
@@ -201,7 +201,7 @@ func TestReportsSayWhatAllPartsCounted(t *testing.T) {
 	}
 }
 
-// The many requests of a function's start do not hide why those of now do not take part.
+// The many requests of a function's start do not hide why current requests do not take part.
 func TestTheReasonIsThatOfTheLatestRequests(t *testing.T) {
 	c := start(t, revision("shop", "resize-1", nil))
 	reason := func() string {
@@ -247,7 +247,7 @@ func TestReportsAreWrittenWhenSomethingChangedAndOnceAMinute(t *testing.T) {
 		t.Error("It is not written after a minute.")
 	}
 
-	// While Redis is away it stays as it is, and is followed by what Redis has when it is back.
+	// While Redis is away, the report stays as it is.
 	c.do(c.redis.Close())
 	c.clock.Step(5 * time.Minute)
 	if err := c.writer.Round(t.Context()); err == nil {

@@ -59,7 +59,7 @@ func BenchmarkWindow(b *testing.B) {
 		}
 		b.ReportMetric(float64(bytes), "redis-B")
 	})
-	// Only the slot of now is another.
+	// Only the current slot has changed.
 	b.Run("leader=old", func(b *testing.B) {
 		w := newWindow()
 		if err := w.take(read); err != nil {

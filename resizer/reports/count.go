@@ -22,7 +22,7 @@ import (
 // pageSize is how many reports are listed at a time.
 const pageSize = 500
 
-// find takes in which reports there are already.
+// find finds the namespaces that have a report already.
 func (w *Writer) find(ctx context.Context) error {
 	found := map[string]*namespace{}
 	list := metav1.PartialObjectMetadataList{}
@@ -52,8 +52,9 @@ func newNamespace(name string) *namespace {
 	return &namespace{name: name, retry: backoff.Delay{Min: retryMin, Max: retryMax}}
 }
 
-// count returns, by namespace that has opted-in functions, those that had requests, or lent or borrowed
-// something, in the window. What Redis has of others is not believed.
+// count returns, by namespace with opted-in functions, the functions that had requests, or lent or
+// borrowed something, in the window. It ignores what Redis has about others. partly is the error about
+// counts that were left out.
 func (w *Writer) count(ctx context.Context, now time.Time) (functions map[string][]counted, partly error, err error) {
 	readCtx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
@@ -92,14 +93,14 @@ func (w *Writer) count(ctx context.Context, now time.Time) (functions map[string
 	return functions, partly, nil
 }
 
-// inTurn are the namespaces, those written the longest ago first.
+// inTurn returns the namespaces, those written the longest ago first.
 func (w *Writer) inTurn() []*namespace {
 	return slices.SortedFunc(maps.Values(w.namespaces), func(a, b *namespace) int {
 		return cmp.Or(a.writtenAt.Compare(b.writtenAt), cmp.Compare(a.name, b.name))
 	})
 }
 
-// digest changes with all that a report says but for the time.
+// digest changes with everything that a report says except the time.
 func (w *Writer) digest(functions []counted) uint64 {
 	var h maphash.Hash
 	h.SetSeed(w.window.seed)

@@ -17,28 +17,28 @@ import (
 	"libra.dev/libra/pkg/settings"
 )
 
-// mostFunctions is how many a report lists, as its schema says.
+// mostFunctions is how many functions a report lists at most, as its schema says.
 const mostFunctions = 500
 
-// latestSlots are those of which the reason is told: the one that has not ended, and the one before.
+// latestSlots is how many slots tell the reason: the one that has not ended, and the one before.
 const latestSlots = 2
 
-// Live are the settings in force.
+// Live has the settings in force.
 type Live interface {
-	// For are the settings of a namespace's functions.
+	// For returns the settings of a namespace's functions.
 	For(namespace string) settings.Settings
 	Source(namespace, node string) api.Source
 }
 
-// counted is one function of a namespace, with what was counted of it.
+// counted is one function of a namespace, and what was counted for it.
 type counted struct {
 	revision *servingv1.Revision
 	sums     report.Sums
-	// latest is what was counted of it in the last minute or two.
+	// latest is what was counted for it in the last minute or two.
 	latest report.Sums
 }
 
-// statusOf is the status of a namespace at a time, over a window that ended then.
+// statusOf returns the status of a namespace's report at now, over a window that ended then.
 func statusOf(functions []counted, live Live, now time.Time, window time.Duration) v1alpha1.FunctionReportStatus {
 	status := v1alpha1.FunctionReportStatus{Updated: metav1.NewTime(now), Window: metav1.Duration{Duration: window}}
 	var total report.Sums
@@ -93,8 +93,8 @@ func figuresOf(s *report.Sums, window time.Duration) v1alpha1.FunctionFigures {
 	}
 }
 
-// learningOf is the furthest that any activator found within the window: one that has just started
-// knows nothing of a function before its first answer.
+// learningOf returns the furthest state that any activator found within the window: one that has just started
+// knows nothing about a function before its first answer.
 func learningOf(s *report.Sums) v1alpha1.Learning {
 	switch {
 	case s[report.FoundLearned] > 0:
@@ -106,7 +106,8 @@ func learningOf(s *report.Sums) v1alpha1.Learning {
 	}
 }
 
-// reason is that of the latest requests: over the whole window, those of a function's start would hide what is so now.
+// reason returns the reason of the latest requests: in the whole window, the requests of a function's start
+// would hide what is true now.
 func (f *counted) reason() string {
 	if f.latest[report.Requests] > 0 {
 		return reasonOf(&f.latest)
@@ -114,8 +115,8 @@ func (f *counted) reason() string {
 	return reasonOf(&f.sums)
 }
 
-// reasonOf is that of the most requests that did not take part, the first in the order of the fields
-// when there are several.
+// reasonOf returns the reason of the most requests that did not take part. A tie goes to the first in the
+// order of the fields.
 func reasonOf(s *report.Sums) string {
 	var most report.Field
 	for f := report.ClusterIP; f <= report.Mode; f++ {

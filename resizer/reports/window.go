@@ -17,7 +17,7 @@ type window struct {
 	slots map[report.Slot]slot
 }
 
-// slot is what was counted in one. One that is as it was is not decoded again.
+// slot is what was counted in one slot. It is not decoded again while it is unchanged.
 type slot struct {
 	digest uint64
 	record report.Record
@@ -25,7 +25,7 @@ type slot struct {
 
 func newWindow() *window { return &window{seed: maphash.MakeSeed(), slots: map[report.Slot]slot{}} }
 
-// slotsOf are those of the window that ends now, the oldest first.
+// slotsOf returns the slots of the window that ends now, the oldest first.
 func slotsOf(now time.Time) []report.Slot {
 	last := report.SlotOf(now)
 	slots := make([]report.Slot, report.Slots)
@@ -35,8 +35,8 @@ func slotsOf(now time.Time) []report.Slot {
 	return slots
 }
 
-// take replaces the slots by what was read of them: by slot and writer. What cannot be read of a writer is
-// left out, and the error says what.
+// take replaces the slots by what was read, by slot and writer. It leaves out writers whose counts cannot
+// be decoded, and the error says which.
 func (w *window) take(read map[report.Slot]map[string]string) error {
 	var errs []error
 	for s := range w.slots {
@@ -70,7 +70,7 @@ func (w *window) digest(writers map[string]string) uint64 {
 	return h.Sum64()
 }
 
-// sum is what was counted in the slots from one on.
+// sum returns what was counted in the slots from one on.
 func (w *window) sum(from report.Slot) report.Record {
 	all := report.Record{}
 	for at, s := range w.slots {

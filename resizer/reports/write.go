@@ -15,9 +15,9 @@ import (
 	"libra.dev/libra/pkg/api/v1alpha1"
 )
 
-// reconcile brings the report of a namespace to what it is to be.
+// reconcile brings the report of a namespace up to date.
 func (w *Writer) reconcile(ctx context.Context, n *namespace, functions []counted, optedIn bool, now time.Time) error {
-	// 1. Without opted-in functions for long it is removed.
+	// 1. Remove it after a long time without opted-in functions.
 	switch {
 	case optedIn:
 		n.emptyAt = time.Time{}
@@ -27,7 +27,7 @@ func (w *Writer) reconcile(ctx context.Context, n *namespace, functions []counte
 		return w.remove(ctx, n)
 	}
 
-	// 2. It is as it was: leave it.
+	// 2. Leave it for a while if nothing has changed.
 	slices.SortFunc(functions, func(a, b counted) int { return strings.Compare(a.revision.Name, b.revision.Name) })
 	digest := w.digest(functions)
 	if digest == n.digest && now.Sub(n.writtenAt) < unchanged {
@@ -36,7 +36,7 @@ func (w *Writer) reconcile(ctx context.Context, n *namespace, functions []counte
 
 	// 3. Write it.
 	if err := w.limiter.Wait(ctx); err != nil {
-		return nil // this round is over: it comes first in the next
+		return nil // this round is over: the report comes first in the next
 	}
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
@@ -52,8 +52,8 @@ func (w *Writer) reconcile(ctx context.Context, n *namespace, functions []counte
 	return nil
 }
 
-// write writes a status, and makes the report first when there is none and create says so. there says
-// whether there is one.
+// write writes a status. If there is no report, it makes one first when create says so. there says
+// whether there is one now.
 func (w *Writer) write(ctx context.Context, n *namespace, status v1alpha1.FunctionReportStatus, create bool) (there bool, err error) {
 	object := n.written
 	if object == nil {
@@ -66,15 +66,15 @@ func (w *Writer) write(ctx context.Context, n *namespace, status v1alpha1.Functi
 	if err := w.kube.Status().Update(ctx, object); err != nil {
 		return false, err
 	}
-	// A status is kept by nobody: there may be many, and they are large.
+	// Keep no status: there may be many, and they are large.
 	n.written = &v1alpha1.FunctionReport{ObjectMeta: metav1.ObjectMeta{
 		Namespace: object.Namespace, Name: object.Name, UID: object.UID, ResourceVersion: object.ResourceVersion,
 	}}
 	return true, nil
 }
 
-// get returns the report of a namespace, which it makes when there is none and create says so. It is nil
-// when there is none, and of a namespace that takes no new one because it is being deleted.
+// get returns the report of a namespace. If there is none, it makes one when create says so. It returns
+// nil when there is none, also in a namespace that takes no new one because it is being deleted.
 func (w *Writer) get(ctx context.Context, name string, create bool) (*v1alpha1.FunctionReport, error) {
 	object := &v1alpha1.FunctionReport{ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: v1alpha1.FunctionReportName}}
 	err := w.direct.Get(ctx, client.ObjectKeyFromObject(object), object)

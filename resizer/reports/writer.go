@@ -19,37 +19,38 @@ import (
 )
 
 const (
-	// every is how often reports are made, and so how often one is written at most.
+	// every is how often reports are made, and so how often one report is written at most.
 	every = 10 * time.Second
-	// unchanged is how often one is written of which nothing but the time is another.
+	// unchanged is how often a report is written when nothing but the time has changed.
 	unchanged = time.Minute
-	// removeAfter is how long a namespace has no opted-in function before its report is removed.
+	// removeAfter is how long a namespace must have no opted-in function before its report is removed.
 	removeAfter = time.Hour
 
 	readTimeout = 5 * time.Second
-	// An API server may hold back what is created of a kind that it has known for less than five seconds.
+	// An API server may delay the creation of an object of a kind that it has known for less than five
+	// seconds.
 	writeTimeout = 8 * time.Second
-	// A write that failed is tried again after these.
+	// A write that failed is tried again after a delay between these.
 	retryMin = every
 	retryMax = 5 * time.Minute
 
-	// writesPerSecond bounds what reports cost the API server. With more namespaces that change than
-	// it allows for, those that were written the longest ago come first.
+	// writesPerSecond bounds what reports cost the API server. When more namespaces change than it allows
+	// for, those that were written the longest ago come first.
 	writesPerSecond = 20
 )
 
-// Store is where the parts put what they counted.
+// Store holds what the parts have counted.
 type Store interface {
 	ReadReports(ctx context.Context, slots []report.Slot) (map[report.Slot]map[string]string, error)
 }
 
-// Writer writes reports. One writes at a time: that of the leader.
+// Writer writes reports. Only one writes at a time, the leader's.
 type Writer struct {
 	rounds *rounds.Rounds
 	clock  clock.Clock
 	store  Store
 	cached client.Reader // of Revisions
-	direct client.Reader // of reports, of which no more is kept than their versions
+	direct client.Reader // of reports; only their versions are kept
 	kube   client.Client
 	live   Live
 
@@ -58,7 +59,7 @@ type Writer struct {
 	limiter    *rate.Limiter
 }
 
-// namespace is what is known of the report of one.
+// namespace is what the Writer knows about the report of one namespace.
 type namespace struct {
 	name string
 	// written is the report as it was written last, without its status; nil when that is not known.
@@ -70,7 +71,7 @@ type namespace struct {
 	retry     backoff.Delay
 }
 
-// NewWriter makes a Writer. cached has the opted-in Revisions, and direct asks the API server.
+// NewWriter makes a Writer. cached has the opted-in Revisions, and direct reads from the API server.
 func NewWriter(clk clock.WithTicker, log logr.Logger, store Store, cached, direct client.Reader, kube client.Client, live Live) *Writer {
 	return &Writer{
 		rounds: &rounds.Rounds{Clock: clk, Log: log, Every: every, What: "reports"},
@@ -80,13 +81,13 @@ func NewWriter(clk clock.WithTicker, log logr.Logger, store Store, cached, direc
 	}
 }
 
-// Start writes until ctx ends. It implements manager.Runnable, and is run by the leader alone.
+// Start writes reports until ctx ends. It implements manager.Runnable, and only the leader runs it.
 func (w *Writer) Start(ctx context.Context) error {
 	w.rounds.Run(ctx, w.round)
 	return nil
 }
 
-// round writes the reports that are to be other than they are.
+// round writes the reports that are due.
 func (w *Writer) round(ctx context.Context) error {
 	if w.namespaces == nil {
 		if err := w.find(ctx); err != nil {
@@ -98,7 +99,7 @@ func (w *Writer) round(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// Until the next round is due. What is left then goes first.
+	// Stop when the next round is due: it begins with what is left.
 	ctx, cancel := context.WithTimeout(ctx, every)
 	defer cancel()
 	errs := []error{partly}

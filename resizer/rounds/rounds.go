@@ -1,4 +1,4 @@
-// Package rounds does something every so often for as long as a process leads.
+// Package rounds runs a task at regular intervals for as long as a process leads.
 package rounds
 
 import (
@@ -9,18 +9,19 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Rounds are rounds of one thing. One that fails is tried again with the next.
+// Rounds runs one task at regular intervals. A round that fails is tried again with the next.
 type Rounds struct {
 	Clock clock.WithTicker
 	Log   logr.Logger
 	Every time.Duration
-	// What is to be as it should, in the plural, for the log.
+	// What names, in the plural and for the log, the things that a round puts right.
 	What string
 
 	failing bool
 }
 
-// Run begins a round every so often, until ctx ends. It says when they begin to fail, and when they do not any more.
+// Run begins a round after each Every, until ctx ends. It logs when rounds begin to fail, and when they no
+// longer do.
 func (r *Rounds) Run(ctx context.Context, round func(context.Context) error) {
 	ticker := r.Clock.NewTicker(r.Every)
 	defer ticker.Stop()
@@ -44,5 +45,5 @@ func (r *Rounds) Run(ctx context.Context, round func(context.Context) error) {
 	}
 }
 
-// Failing says that the last round failed.
+// Failing reports whether the last round failed.
 func (r *Rounds) Failing() bool { return r.failing }

@@ -14,14 +14,14 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// span is one as a collector gets it.
+// span is a span as a collector gets it.
 type span struct {
 	service, name     string
 	trace, id, parent string // in hexadecimal
 	attributes        map[string]string
 }
 
-// collector takes in spans over OTLP/HTTP.
+// collector receives spans over OTLP/HTTP.
 type collector struct {
 	*httptest.Server
 
@@ -64,7 +64,7 @@ func (c *collector) take(request *collectortrace.ExportTraceServiceRequest) {
 	}
 }
 
-// values are attributes that are text.
+// values returns the attributes that are text.
 func values(attributes []*commonv1.KeyValue) map[string]string {
 	m := map[string]string{}
 	for _, a := range attributes {
@@ -73,9 +73,9 @@ func values(attributes []*commonv1.KeyValue) map[string]string {
 	return m
 }
 
-// paths are the spans from the one with an id outwards: the service and the name of
-// each, and of a resize the pod, the way and the direction. It fails when a span is of
-// another trace or has a parent that was not taken in.
+// paths returns the spans from the one with an ID outwards: the service and the name of each, and
+// for a resize the pod, the way and the direction. It fails when a span is of another trace or has
+// a parent that was not received.
 func (c *collector) paths(t *testing.T, trace, outermost string) map[string]int {
 	c.mu.Lock()
 	defer c.mu.Unlock()

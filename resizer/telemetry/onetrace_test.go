@@ -60,7 +60,7 @@ const (
 	timeout = 30 * time.Second
 	mib     = 1 << 20
 
-	// What the gateway sends along.
+	// The gateway sends these.
 	traceID = "0af7651916cd43dd8448eb211c80319c"
 	gateway = "b7ad6b7169203331"
 
@@ -95,7 +95,7 @@ func (n idleNode) Heartbeat(ctx context.Context, node string, hb pool.Heartbeat)
 	return n.Redis.Heartbeat(ctx, node, hb)
 }
 
-// site is a node with two functions of a pod each, and the parts of Libra.
+// site is a node with two functions, each with one pod, and the parts of Libra.
 type site struct {
 	*testing.T
 	redis     string
@@ -135,7 +135,7 @@ func newSite(t *testing.T) *site {
 	return s
 }
 
-// cgroupOf is where the container's cgroup is, in a pod's of its own.
+// cgroupOf returns the path of the container's cgroup, in that of a pod of its own.
 func cgroupOf(container string) string {
 	return filepath.Join("kubepods", fmt.Sprintf("pod%d", len(container)), container)
 }
@@ -240,7 +240,7 @@ func (s *site) runAgent(told *telemetry.Telemetry) (end func()) {
 	return s.run(a.Start)
 }
 
-// lendsOfOwners are the settings of a cluster in which what owners configured is lent.
+// lendsOfOwners are the settings of a cluster in which owners' allocations are lent.
 type lendsOfOwners struct{}
 
 func (lendsOfOwners) Synced() bool                     { return true }
@@ -276,7 +276,7 @@ func (s *site) newController(told *telemetry.Telemetry) *controller.Controller {
 	return c
 }
 
-// send sends a request to a function and returns the traceparent that came there.
+// send sends a request to a function and returns the traceparent that arrived there.
 func (s *site) send(name, traceparent string, headers ...string) (seen string) {
 	r, err := http.NewRequest(http.MethodPost, s.activator.URL+"/"+name, strings.NewReader("input"))
 	if err != nil {
@@ -296,7 +296,7 @@ func (s *site) send(name, traceparent string, headers ...string) (seen string) {
 	return resp.Header.Get("Seen")
 }
 
-// warm makes the activator know the function's pod and have served in it.
+// warm makes the activator learn the function's pod and serve a request in it.
 func (s *site) warm(name string) {
 	s.Helper()
 	client := redis.NewClient(&redis.Options{Addr: s.redis})
@@ -331,9 +331,9 @@ func (s *site) limits(what string, donor, borrower int) {
 	})
 }
 
-// One trace shows a request from the gateway to the limits that it changed: of a request
-// that borrows, behind a gateway that samples it, through the activator's handlers, a
-// real Redis, the agent with a tree of cgroups, and the controller.
+// One trace shows a request from the gateway to the limits that it changed. The request borrows, behind a
+// gateway that samples it, through the activator's handlers, a real Redis, the agent with a tree of cgroups,
+// and the controller.
 func TestOneTraceFromGatewayToResize(t *testing.T) {
 	collector := newCollector(t)
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.URL)
@@ -363,7 +363,7 @@ func TestOneTraceFromGatewayToResize(t *testing.T) {
 		}
 	})
 	s.limits("the loan is in force", 300, 700)
-	// A Redis that is too slow for it is asked again.
+	// Ask again if Redis was too slow.
 	s.eventually("the resizer has asked for more memory", func(ctx context.Context) (bool, error) {
 		_, err := resizer.Reconcile(logf.IntoContext(ctx, testr.New(t)), reconcile.Request{NamespacedName: types.NamespacedName{Name: node}})
 		return s.patched.Load(), err
@@ -378,7 +378,7 @@ func TestOneTraceFromGatewayToResize(t *testing.T) {
 	}
 	endAgent()
 	for _, told := range []*telemetry.Telemetry{activatorTold, agentTold, controllerTold} {
-		// Which Shutdown has a second for.
+		// Shutdown itself has only a second for this.
 		if err := told.Tracers.(interface{ ForceFlush(context.Context) error }).ForceFlush(ctx); err != nil {
 			t.Fatal(err)
 		}
@@ -399,7 +399,7 @@ func TestOneTraceFromGatewayToResize(t *testing.T) {
 		"default/donor cgroup restore < libra-agent:libra.resize < " + begin,
 		"default/borrower cgroup lower < libra-agent:libra.resize < " + begin,
 	} {
-		// A call that Redis was too slow for is made again.
+		// A call for which Redis was too slow is made again.
 		if again := want == begin || want == end; got[want] == 0 || got[want] > 1 && !again {
 			t.Errorf("%d spans are %s, want 1", got[want], want)
 		}

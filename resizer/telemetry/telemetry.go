@@ -1,4 +1,4 @@
-// Package telemetry is how the agent and the controller tell of themselves: metrics on
+// Package telemetry sets up what the agent and the controller report about themselves: metrics on
 // their /metrics always, and traces over OTLP where the environment says so.
 package telemetry
 
@@ -32,29 +32,29 @@ const (
 	tracesProtocolVariable = "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"
 	protocol               = "http/protobuf"
 
-	// flushTime is how long a process that ends tries to send the spans that it has left:
-	// a collector that is away must not take up the grace period of its pod.
+	// flushTime is how long a process that ends tries to send its last spans: a collector that is
+	// away must not use up the grace period of the pod.
 	flushTime = time.Second
 
 	// metricSets is how many sets of attributes a metric has at most: the resizer has one for each of
-	// some thousand nodes. The SDK keeps 2,000, and what is observed of all others is one series.
+	// some thousand nodes. By default the SDK keeps 2,000, and merges all others into one series.
 	metricSets = 20_000
 )
 
 // Telemetry is a process's providers.
 type Telemetry struct {
 	Meters  *sdkmetric.MeterProvider
-	Tracers trace.TracerProvider // of spans that go nowhere when there is no endpoint
+	Tracers trace.TracerProvider // its spans go nowhere when there is no endpoint
 
 	flush func(context.Context) error
 }
 
-// New makes the telemetry of a service. Its metrics are in the registerer; its resource
-// has the service's name, which OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES override.
-// Spans are sent when OTEL_EXPORTER_OTLP_ENDPOINT or its like for traces is set; what
-// keeps them from being sent is logged and does no other harm.
+// New makes the telemetry of a service. Its metrics are in the registerer; its resource has the
+// service's name, which OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES override. Spans are sent when
+// OTEL_EXPORTER_OTLP_ENDPOINT or its counterpart for traces is set; a failure to send them is logged
+// and does no other harm.
 func New(ctx context.Context, service string, registerer prometheus.Registerer, log logr.Logger) (*Telemetry, error) {
-	instance, err := os.Hostname() // in a pod its name
+	instance, err := os.Hostname() // in a pod, the pod's name
 	if err != nil {
 		return nil, fmt.Errorf("describing the service %s: %w", service, err)
 	}
@@ -91,8 +91,8 @@ func New(ctx context.Context, service string, registerer prometheus.Registerer, 
 	return t, nil
 }
 
-// tracesEndpoint is where spans are to be sent; empty when nobody wants them. The
-// exporter reads it from the environment by itself, but would take a wrong one for none.
+// tracesEndpoint returns where to send spans; empty when nobody wants them. The exporter reads it
+// from the environment by itself, but would take a wrong one for none.
 func tracesEndpoint() (string, error) {
 	variable := tracesEndpointVariable
 	if os.Getenv(variable) == "" {
@@ -114,7 +114,7 @@ func tracesEndpoint() (string, error) {
 	return endpoint, errors.Join(errs...)
 }
 
-// Shutdown sends the spans that were not sent yet, for a second at most.
+// Shutdown sends the spans that have not been sent yet, for at most a second.
 func (t *Telemetry) Shutdown() {
 	ctx, cancel := context.WithTimeout(context.Background(), flushTime)
 	defer cancel()
@@ -126,7 +126,7 @@ func (t *Telemetry) Shutdown() {
 // Untraced is the span of a change for a loan that is not sampled.
 var Untraced = trace.SpanFromContext(context.Background())
 
-// EndSpan says on a span what became of the change.
+// EndSpan records on a span what became of the change, and ends the span.
 func EndSpan(span trace.Span, result string, err error) {
 	if span.IsRecording() {
 		span.SetAttributes(attribute.String("libra.result", result))

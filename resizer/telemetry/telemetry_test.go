@@ -24,7 +24,7 @@ func newTelemetry(t *testing.T) (*Telemetry, *prometheus.Registry) {
 	return told, registry
 }
 
-// targetInfo are the labels of what Prometheus is told of the service.
+// targetInfo returns the labels that tell Prometheus about the service.
 func targetInfo(t *testing.T, registry *prometheus.Registry) map[string]string {
 	t.Helper()
 	families, err := registry.Gather()

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// V1 are the files of a v1 container in dir, below where its controllers are mounted:
-// 500m and 256 MiB, of which 100,000,000 bytes are in use, in a pod without limits.
+// V1 returns the files of a v1 container in dir, below where its controllers are mounted: 500m and
+// 256 MiB, of which 100,000,000 bytes are in use, in a pod without limits.
 func V1(cpu, cpuacct, memory, dir string) map[string]string {
 	pod := filepath.Dir(dir)
 	return map[string]string{
@@ -28,7 +28,7 @@ func V1(cpu, cpuacct, memory, dir string) map[string]string {
 	}
 }
 
-// V2 are the files of the same container on v2.
+// V2 returns the files of the same container on v2.
 func V2(dir string) map[string]string {
 	pod := filepath.Dir(dir)
 	return map[string]string{
@@ -49,7 +49,7 @@ func V2(dir string) map[string]string {
 	}
 }
 
-// V2Inner are the files of the same container where crun has made it a cgroup of its own.
+// V2Inner returns the files of the same container where crun has made an inner cgroup for it.
 func V2Inner(dir string) map[string]string {
 	all := V2(dir)
 	all[filepath.Join(dir, "container", "cpu.max")] = "50000 100000\n"
@@ -74,8 +74,8 @@ func Tree(t testing.TB, content map[string]string) (root string) {
 	return root
 }
 
-// Line is the first line of a file, which is all of it in the kernel; in a directory
-// the rest of what was longer before may follow.
+// Line returns the first line of a file. In the kernel that is the whole file; in a directory, the
+// rest of a longer text may follow.
 func Line(t testing.TB, path ...string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(path...))

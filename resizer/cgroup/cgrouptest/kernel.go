@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// NeedEnv names the environment variable with the version of cgroups, 1 or 2, that
-// must be there: a test that would be skipped for want of it fails.
+// NeedEnv names the environment variable with the version of cgroups, 1 or 2, that the machine must have: a
+// test that would be skipped without it fails.
 const NeedEnv = "LIBRA_TEST_CGROUP"
 
 // root is where cgroups are mounted on every node.
@@ -26,23 +26,22 @@ type Container struct {
 	V2   bool
 
 	t testing.TB
-	// dirs are those of cpu, cpuacct and memory on v1, one on v2.
+	// dirs are the directories of cpu, cpuacct and memory on v1, and a single one on v2.
 	dirs []string
 }
 
-// New makes a container's cgroup, without limits, until the test ends: in one that pods are in, without which
-// nothing tells who waits. The test is skipped where that is not permitted.
+// New makes a container's cgroup, without limits, until the test ends. It is below a cgroup for pods, without
+// which nothing tells whether pods wait. The test is skipped where that is not permitted.
 func New(t testing.TB) *Container {
 	t.Helper()
 	name := Name()
 	return NewIn(t, name, "kubepods", "pod", name+"-container")
 }
 
-// Name is of a cgroup that no other test has.
+// Name returns the name of a cgroup that no other test has.
 func Name() string { return fmt.Sprintf("libra-test-%d", time.Now().UnixNano()) }
 
-// NewIn makes the cgroup of a container, the last of the names, and those that it is in,
-// as far as they are not there yet.
+// NewIn makes the cgroup of a container, the last of the names, and those above it that are not there yet.
 func NewIn(t testing.TB, names ...string) *Container {
 	t.Helper()
 	c := &Container{Root: root, ID: names[len(names)-1], V2: version(t) == 2, t: t}
@@ -67,8 +66,8 @@ func (c *Container) Beside() *Container {
 	return other
 }
 
-// make makes directories, each below the one before it, and returns the last. Those above
-// it may be there, and end with the test that made them.
+// make makes directories, each below the one before it, and returns the last. Those above the last may exist
+// already, and are removed by the test that made them.
 func (c *Container) make(dir string, names ...string) string {
 	c.t.Helper()
 	for _, below := range names {
@@ -93,7 +92,7 @@ func removeGroup(t testing.TB, dir string) {
 	}
 }
 
-// End removes the container's cgroup, in which no process may be.
+// End removes the container's cgroup, which must have no process.
 func (c *Container) End() {
 	c.t.Helper()
 	for _, dir := range c.dirs {
@@ -101,7 +100,7 @@ func (c *Container) End() {
 	}
 }
 
-// File is a file of the container, by its name on v1 and on v2.
+// File returns a file of the container, by its name on v1 and on v2.
 func (c *Container) File(v1, v2 string) string {
 	if c.V2 {
 		return filepath.Join(c.dirs[0], v2)
@@ -113,7 +112,7 @@ func (c *Container) File(v1, v2 string) string {
 	return filepath.Join(dir, v1)
 }
 
-// PodFile is a file of the container's pod that has to do with CPU.
+// PodFile returns a file of the container's pod that concerns CPU.
 func (c *Container) PodFile(v1, v2 string) string {
 	path := c.File(v1, v2)
 	return filepath.Join(filepath.Dir(filepath.Dir(path)), filepath.Base(path))
@@ -135,7 +134,7 @@ func (c *Container) Write(text, path string) {
 	}
 }
 
-// OOMKills is how many processes the kernel has killed for want of memory.
+// OOMKills returns how many processes the kernel has killed for lack of memory.
 func (c *Container) OOMKills() int {
 	c.t.Helper()
 	path := c.File("memory.oom_control", "memory.events")
@@ -153,8 +152,7 @@ func (c *Container) OOMKills() int {
 	return 0
 }
 
-// version is that of this machine's cgroups; the test is skipped where they may not be
-// written.
+// version returns the version of this machine's cgroups. It skips the test where they may not be written.
 func version(t testing.TB) int {
 	t.Helper()
 	version, writable := 1, filepath.Join(root, "memory")

@@ -19,7 +19,7 @@ import (
 // asLoad makes a test binary a load, which does what its standard input says.
 const asLoad = "LIBRA_TEST_LOAD"
 
-// A test binary may have a TestMain of its own, so it is told here.
+// A test binary may have a TestMain of its own, so init decides.
 func init() {
 	if os.Getenv(asLoad) != "" {
 		serve()
@@ -27,8 +27,8 @@ func init() {
 	}
 }
 
-// serve obeys one line after the other: "ping", "burn" (until "rest", beside the others), "doze"
-// (wakes now and then, likewise), "hold <bytes>" (in all; locked where that is allowed), "read
+// serve obeys one line after the other: "ping"; "burn", in the background until "rest"; "doze", which
+// wakes now and then in the background; "hold <bytes>", in all, locked where that is allowed; "read
 // <file>".
 func serve() {
 	var held []byte
@@ -45,7 +45,7 @@ func serve() {
 		case "doze":
 			go doze()
 		case "read":
-			if read == nil { // the kernel drops what it keeps of a disk when nobody has that open
+			if read == nil { // the kernel drops its cache of a disk that nobody has open
 				var err error
 				if read, err = os.Open(argument); err != nil {
 					panic(err)
@@ -70,8 +70,8 @@ func serve() {
 	}
 }
 
-// hold has memory grow or shrink from what is held of it to a number of bytes: what is held already
-// stays in use meanwhile.
+// hold makes the held memory grow or shrink to a number of bytes. Memory that is already held stays in use
+// meanwhile.
 func hold(held []byte, bytes int) (grown []byte, err error) {
 	before := len(held)
 	switch {
@@ -82,7 +82,8 @@ func hold(held []byte, bytes int) (grown []byte, err error) {
 	case before == 0:
 		grown, err = unix.Mmap(-1, 0, bytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
 	default:
-		// What is locked grows within the kernel, which slows nobody down there, by a huge page at a time.
+		// Locked memory grows within the kernel, by a huge page at a time, where the kernel slows nobody
+		// down.
 		unix.Munlock(held) //nolint:errcheck // it may not have been locked
 		grown, err = unix.Mremap(held, bytes, unix.MREMAP_MAYMOVE)
 	}
@@ -121,7 +122,7 @@ type Load struct {
 	cmd *exec.Cmd
 }
 
-// Start runs a load in the container, until the test ends.
+// Start runs a load in the container until the test ends.
 func (c *Container) Start(t testing.TB) *Load {
 	t.Helper()
 	self, err := os.Executable()
@@ -162,7 +163,7 @@ func (c *Container) Add(process int) {
 	}
 }
 
-// Tell sends a command, and does not wait until it is done.
+// Tell sends a command without waiting until it is done.
 func (l *Load) Tell(format string, args ...any) {
 	l.t.Helper()
 	if _, err := fmt.Fprintf(l.in, format+"\n", args...); err != nil {
@@ -178,18 +179,19 @@ func (l *Load) Done() {
 	}
 }
 
-// Do sends a command and waits for its end: "ping", "burn", which goes on until "rest", "doze",
-// which goes on for good, "hold <bytes>" or "read <file>", always the same.
+// Do sends a command and waits for its end: "ping", "burn", which goes on until "rest", "doze", which goes
+// on for good, "hold <bytes>" or "read <file>", which is always the same file.
 func (l *Load) Do(format string, args ...any) {
 	l.t.Helper()
 	l.Tell(format, args...)
 	l.Done()
 }
 
-// disk is one that vmtest's machine has, which has no other files that the kernel can drop.
+// disk is in vmtest's machine, which has no other files that the kernel can drop from its cache.
 const disk = "/dev/ram0"
 
-// Cold is a file of 128 MiB of which the kernel has nothing in memory, and keeps what is read.
+// Cold returns a file of 128 MiB that the kernel does not have in memory, and that it keeps there once it
+// is read.
 func Cold(t testing.TB) string {
 	t.Helper()
 	if _, err := os.Stat(disk); err == nil {

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// judge writes to out what the tests said and is an error unless all packages ran tests and
-// all of those passed.
+// judge writes the tests' output to out. It returns an error unless all packages ran tests and all
+// of those passed.
 func judge(out io.Writer, output []byte, packages int) error {
 	var errs []error
 	ended, passed, done := 0, 0, false

@@ -1,7 +1,7 @@
-// Command vmtest runs Go tests on cgroup v2 whatever the machine has: in a virtual
-// machine that QEMU emulates in software, with Debian's cloud kernel, tests as static
-// binaries, and nothing else. It fails when a test failed or was skipped, or when a
-// package ran none.
+// Command vmtest runs Go tests on cgroup v2, whichever version the machine has. They run in a
+// virtual machine that QEMU emulates in software, with Debian's cloud kernel, tests as static
+// binaries, and nothing else. It fails when a test failed or was skipped, or when a package ran
+// none.
 package main
 
 import (
@@ -111,8 +111,8 @@ func build(ctx context.Context, dir, image, module string, arguments, packages [
 	return errors.Join(errs...)
 }
 
-// boot returns what was written to the second serial port; what the kernel has to
-// say is in the file console.
+// boot returns what was written to the second serial port. The kernel's messages are in the file
+// console.
 func boot(ctx context.Context, kernel, image, console string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, "qemu-system-x86_64",
 		"-accel", "tcg", "-cpu", "max", "-m", "1024", "-nodefaults", "-no-reboot", "-display", "none",

@@ -1,6 +1,6 @@
-// Command agent is Libra on one node: it sets the limits of the node's functions to
-// what the pool says, gives donors back what they need at once, and tells the predictor
-// what each invocation really used.
+// Command agent is Libra on one node: it sets the limits of the node's functions to what the pool
+// says, gives donors back what they need at once, and tells the predictor what each invocation really
+// used.
 package main
 
 import (
@@ -37,12 +37,12 @@ type options struct {
 	redisCredentials string
 	metricsAddr      string
 	healthAddr       string
-	threshold        float64 // of the version before
+	threshold        float64 // a flag of the previous version
 	log              zap.Options
 }
 
-// gcPercent is what GOGC is otherwise. The agent makes little garbage, and each of its pods takes what
-// a node has for functions.
+// gcPercent is GOGC unless the environment sets that. The agent makes little garbage, and each of its
+// pods takes memory that a node has for functions.
 const gcPercent = 30
 
 func main() {
@@ -82,7 +82,7 @@ func parse() options {
 	weights := flag.Bool("weights", true, "whether pods get CPU weights by what is in flight in them; false is for experiments")
 	flag.StringVar(&o.metricsAddr, "metrics-addr", ":8080", "address of /metrics")
 	flag.StringVar(&o.healthAddr, "health-addr", ":8081", "address of /healthz and /readyz")
-	o.log.StacktraceLevel = zapcore.PanicLevel // where an error was made is in its text
+	o.log.StacktraceLevel = zapcore.PanicLevel // the text of an error says where it was made
 	o.log.BindFlags(flag.CommandLine)
 	flag.Parse()
 	o.Unguarded, o.Unclamped, o.Unweighted = !*safeguard, !*clamp, !*weights

@@ -1,5 +1,5 @@
-// Command controller is Libra's resizer: it writes into pods' specs, through the pods/resize
-// subresource, the limits that stand: ceilings of CPU, and memory beyond what owners configured.
+// Command controller is Libra's resizer: it writes lasting limits into pods' specs, through the pods/resize
+// subresource. These are ceilings of CPU, and memory beyond what owners configured.
 package main
 
 import (
@@ -42,14 +42,16 @@ import (
 )
 
 const (
-	// leaseDuration is how long a replica that vanished keeps the others waiting: as long as it can be for the next one to
-	// act within ten seconds, which may have seen the lease renewed late, and sees late that it ran out.
+	// leaseDuration is how long a replica that vanished keeps the others waiting. It is as long as it can be
+	// for the next one to act within ten seconds, although that one may have seen the last renewal late, and
+	// sees late that the lease ran out.
 	leaseDuration = 6 * time.Second
-	// renewDeadline is how long after it last renewed the lease a leader gives up, but for a retry
-	// period: as late as it can be before another takes it, because machines do stall for seconds.
+	// renewDeadline is how long after its last renewal of the lease a leader gives up, not counting a retry
+	// period. It is as late as it can be before another replica takes the lease, because machines do stall
+	// for seconds.
 	renewDeadline = leaseDuration * 3 / 4
-	// retryPeriod is how often the leader renews the lease, and, but for some jitter, the others look
-	// whether it did.
+	// retryPeriod is how often the leader renews the lease and, except for some jitter, how often the others
+	// look whether it did.
 	retryPeriod = leaseDuration / 8
 )
 
@@ -62,9 +64,9 @@ type options struct {
 	log              zap.Options
 }
 
-// gcPercent is what GOGC is otherwise. Most of the heap is the cache, in which little changes: to
-// go through it more often costs little (all of the controller takes a twentieth of a core in a
-// cluster of 50,000 pods), and less is kept free.
+// gcPercent is GOGC unless the environment sets that. Most of the heap is the cache, in which little changes:
+// collecting more often costs little (the whole controller takes a twentieth of a core in a cluster of 50,000
+// pods), and leaves less memory unused.
 const gcPercent = 30
 
 func main() {
@@ -75,8 +77,8 @@ func main() {
 	ctrl.SetLogger(zap.New(zap.UseFlagOptions(&o.log)))
 	err := run(o)
 	if leaseLost(err) {
-		// Kubernetes would wait before it starts the container again, for longer each time and up
-		// to five minutes; and an API server that stalls takes the lease from every replica.
+		// Kubernetes would back off before it restarts the container, for up to five minutes; and an API
+		// server that stalls takes the lease from every replica.
 		ctrl.Log.Info("the lease could not be renewed in time: beginning anew in the same container")
 		err = beginAnew()
 	}
@@ -86,12 +88,12 @@ func main() {
 	}
 }
 
-// leaseLost says that a manager ended because it could not renew its lease. controller-runtime
-// has no error value for it.
+// leaseLost reports whether a manager ended because it could not renew its lease. controller-runtime has no
+// error value for that.
 func leaseLost(err error) bool { return err != nil && err.Error() == "leader election lost" }
 
-// beginAnew makes the process another that knows nothing of this one, which may not go on with
-// what it did as the leader.
+// beginAnew replaces this process by a new one that knows nothing of it: this one may not go on with what it
+// did as the leader.
 func beginAnew() error {
 	program, err := os.Executable()
 	if err == nil {
@@ -110,14 +112,14 @@ func parse() options {
 	flag.StringVar(&o.healthAddr, "health-addr", ":8081", "address of /healthz and /readyz")
 	flag.StringVar(&o.podName, "pod-name", os.Getenv("POD_NAME"),
 		"name of the pod this runs in, which lets a restarted container go on with its lease at once; default from POD_NAME")
-	o.log.StacktraceLevel = zapcore.PanicLevel // where an error was made is in its text
+	o.log.StacktraceLevel = zapcore.PanicLevel // the text of an error says where it was made
 	o.log.BindFlags(flag.CommandLine)
 	flag.Parse()
 	return o
 }
 
-// lock is the lease that elects the leader. Its holder is the pod and not the
-// process: when a container restarts, the one before it is gone for certain.
+// lock returns the lease that elects the leader. Its holder is the pod and not the process: when a container
+// restarts, the one before it is gone for certain.
 func (o options) lock(config *rest.Config) (resourcelock.Interface, error) {
 	identity := o.podName
 	if identity == "" {
@@ -145,7 +147,7 @@ func follow(config *rest.Config) (*settings.Live, error) {
 	return settings.NewLive(client, objects, func(err error) { log.Error(err, "a setting was refused") })
 }
 
-// leaderOrNot runs in every replica: one that takes over is to know at once what holds.
+// leaderOrNot runs in every replica: one that takes over must know the settings at once.
 type leaderOrNot func(context.Context)
 
 func (f leaderOrNot) Start(ctx context.Context) error {

@@ -20,7 +20,7 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 )
 
-// stalledLease can be taken, and not renewed. One goroutine uses it.
+// stalledLease can be taken, but not renewed. One goroutine uses it.
 type stalledLease struct{ taken bool }
 
 var errStalls = errors.New("the API server stalls")

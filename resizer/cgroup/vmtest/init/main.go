@@ -26,7 +26,7 @@ func main() {
 	if err := syscall.Reboot(syscall.LINUX_REBOOT_CMD_POWER_OFF); err != nil {
 		fmt.Fprintln(os.Stderr, "init: powering off:", err)
 	}
-	select {} // a first process that ends is a panic of the kernel
+	select {} // the kernel panics when the first process ends
 }
 
 func run() error {
@@ -83,7 +83,7 @@ func load() error {
 	return nil
 }
 
-// test runs one binary. What is sent by way of a pipe is whole when Wait returns.
+// test runs one binary. Output through a pipe is complete when Wait returns.
 func test(path string, arguments []string, out io.Writer) error {
 	cmd := exec.Command(path, arguments...)
 	cmd.Dir = "/tmp"
