@@ -1,4 +1,4 @@
-"""What the predictor is compared with: the paper's four models, and estimators that know no size."""
+"""The baselines of the predictor: the paper's four models, and estimators that know no size."""
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -56,7 +56,7 @@ MODELS = (
 
 
 def classified(model: Model, sizes: Values, options: Values) -> Predict:
-    """The model trained to tell the option that a size needs."""
+    """The model, trained to tell the option that a size needs."""
     if len(np.unique(options)) == 1:
         only = int(options[0])
         return lambda asked: np.full(len(asked), only, dtype=np.int64)
@@ -67,9 +67,9 @@ def classified(model: Model, sizes: Values, options: Values) -> Predict:
 def regressed(
     model: Model, sizes: Values, durations_ms: NDArray[np.float64]
 ) -> Callable[[Values], NDArray[np.float64]]:
-    """The model trained to tell the milliseconds that a size takes. It learns their logarithm."""
+    """The model, trained to tell the milliseconds that a size takes. It learns their logarithm."""
     searched = _searched(model.regressor, model.regressor_grid, _logarithm(sizes), np.log(durations_ms), "r2")
-    most = float(np.log(durations_ms).max()) + 5  # a straight line may go anywhere, but not past a float
+    most = float(np.log(durations_ms).max()) + 5  # a straight line may go anywhere, but must fit a float
     return lambda asked: np.exp(np.minimum(searched.predict(_logarithm(asked)), most))
 
 
@@ -87,7 +87,7 @@ def _searched(model: Any, grid: dict[str, list[Any]], features: Any, targets: An
         error_score=-1e9,
     )
     with warnings.catch_warnings():
-        # Of models that did not converge, and of folds that lack a class: the search takes another setting.
+        # For models that did not converge and folds that lack a class: the search takes another setting.
         warnings.simplefilter("ignore")
         return search.fit(features, targets)
 

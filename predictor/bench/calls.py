@@ -1,4 +1,4 @@
-"""Makes the measured calls that all else is computed from, and keeps them."""
+"""Makes the measured calls from which all else is computed, and keeps them."""
 
 import hashlib
 import json
@@ -25,7 +25,7 @@ _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
 
 
 class NotMeasuredError(Exception):
-    """The bench could not measure; the message says what and why."""
+    """The bench could not measure something; the message says what and why."""
 
 
 @dataclass
@@ -72,7 +72,7 @@ class _Function:
 
 
 def digest() -> str:
-    """Of all that decides what is measured: the functions, how they are measured, and on how many cores."""
+    """A digest of all that decides the measurements: functions, method, Python and the number of cores."""
     found = hashlib.sha256(f"{os.cpu_count()} {sys.version}".encode())
     for source in sorted([*(_SOURCES / "workloads").glob("*.py"), _SOURCES / "zygote.py"]):
         found.update(source.read_bytes())
@@ -82,10 +82,10 @@ def digest() -> str:
 def measured(
     directory: Path, seeds: Sequence[int], count: int, fresh: bool, seconds: float, say: Say
 ) -> tuple[Calls, float]:
-    """count calls of each function for each seed, and the seconds that it took to make them.
+    """Returns count calls of each function for each seed, and the seconds that it took to make them.
 
-    Those that were measured before are read from the directory. NotMeasuredError when making them takes
-    longer than seconds; the seeds that were complete by then are kept.
+    Calls that were measured before are read from the directory. Raises NotMeasuredError if making them takes
+    longer than seconds; the seeds that are complete by then are kept.
     """
     deadline = time.monotonic() + seconds
     calls: Calls = {}
@@ -107,7 +107,7 @@ def measured(
 
 
 def _make(seed: int, count: int, deadline: float, say: Say) -> dict[str, list[Call]]:
-    """Calls the functions in turn, so that a moment's disturbance of the machine hits all of them alike."""
+    """Calls the functions in turn, so that a brief disturbance of the machine hits all of them alike."""
     where = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None
     made: dict[str, list[Call]] = {name: [] for name in WORKLOADS}
     with tempfile.TemporaryDirectory(dir=where) as bodies:

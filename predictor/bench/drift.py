@@ -31,7 +31,7 @@ class Drift:
 
     seed: int
     name: str
-    affected: float  # the share of calls that another option is right for than before
+    affected: float  # the share of calls for which another option is right than before
     outcomes: dict[str, list[Outcome]]  # of memory, by what is compared, in the order of the calls
 
     @property
@@ -55,7 +55,7 @@ def drifts(calls: Calls, train: int, step: int) -> list[Drift]:
             before, after = of_function[:train], of_function[train:]
             needs = [_option(call, step, FACTOR) for call in after]
             moved = [_option(call, step) < need for call, need in zip(after, needs, strict=True)]
-            # The owner's, which holds the calls after the change as well.
+            # The owner's allocation, which also holds the calls after the change.
             allocation = max(_option(call, step, FACTOR) for call in of_function)
             learner = Learner(name, SETTINGS.model_copy(update={"memory_step_bytes": step}))
             for call in before:
@@ -92,7 +92,7 @@ def _ours(learner: Learner, after: list[Call]) -> list[int]:
 
 
 def _refit_only(learner: Learner, after: list[Call]) -> list[int]:
-    """Models that are fitted anew every twenty calls, and no offset."""
+    """Models that are refitted every twenty calls, without an offset."""
 
     def raw(size: int) -> int:
         return learner.function.published.answers.at(size)[_MEMORY]

@@ -51,7 +51,7 @@ def compared(calls: Calls, train: int, comparisons: int, say: Say) -> Exactness:
 
 
 def sizes_to_try(table: StepTable, count: int, rng: np.random.Generator) -> Sizes:
-    """The sizes that an error would show at, and random ones up to count."""
+    """The sizes where an error would show, and random ones up to count."""
     edges = {0, 1, MAX_SIZE, 1 << 24, (1 << 24) + 1}
     for threshold in table.thresholds:
         edges.update(range(threshold - _NEAR, threshold + _NEAR + 1))

@@ -1,4 +1,4 @@
-"""python -m bench.functions: what many functions cost the shipped Redis and the shipped predictor."""
+"""python -m bench.functions: the cost of many functions for the shipped Redis and the shipped predictor."""
 
 import argparse
 import http.client
@@ -38,7 +38,7 @@ _PAGE = 500
 _WAIT_SECONDS = 300.0
 _RATE, _RATE_SECONDS = 200, 30  # observations per second, after these
 _POOLS_MIB = 117, 195  # of data and in all, which 2,000 nodes take of the same Redis: make bench-pool
-_LIVENESS_SECONDS = 5  # after which the kubelet gives up an answer: the InferenceService's livenessProbe
+_LIVENESS_SECONDS = 5  # for which the kubelet waits for an answer: the InferenceService's livenessProbe
 
 
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
@@ -55,7 +55,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _container(manifest: str, *parts: str) -> dict[str, Any]:
-    """The first container of what ships."""
+    """The first container of a manifest that ships."""
     found: Any = yaml.safe_load((ROOT / "manifests" / "base" / manifest).read_text())
     for part in parts:
         found = found[part]
@@ -69,7 +69,7 @@ def _mib(quantity: str) -> float:
 
 
 def _learned(calls: Calls) -> list[FunctionState]:
-    """The states of functions that learned, by size or not, from as many calls as a window has."""
+    """The states of functions that have learned, by size or not, from as many calls as a window has."""
     states = []
     for name in WORKLOADS:
         learner = Learner(name)
@@ -100,7 +100,7 @@ def _named(state: FunctionState, i: int, milliseconds: int) -> FunctionState:
 
 
 def _fill(client: redis.Redis, states: Sequence[FunctionState], count: int) -> int:
-    """As the predictor saves them; returns the bytes of all entries."""
+    """Saves functions as the predictor does; returns the bytes of all entries."""
     milliseconds = int(1000 * time.time())
     length = 0
     for start in range(0, count, _PAGE):
@@ -116,7 +116,7 @@ def _fill(client: redis.Redis, states: Sequence[FunctionState], count: int) -> i
 
 
 class _Observer:
-    """Appends to the stream what agents would of the same calls."""
+    """Appends to the stream what agents would append for the same calls."""
 
     def __init__(self, client: redis.Redis, calls: Calls, count: int) -> None:
         self._client = client
@@ -137,7 +137,7 @@ class _Observer:
             pipeline.execute()
 
     def append_all(self) -> None:
-        """As many as Redis keeps: at once, each function's turn coming at random."""
+        """Appends as many as Redis keeps, at once, of functions at random."""
         for _ in range(math.ceil(_OBSERVATIONS / _PAGE)):
             self.append([self._random.randrange(self._count) for _ in range(_PAGE)])
 
@@ -158,7 +158,7 @@ class _Observer:
 
 
 class _Liveness(threading.Thread):
-    """Asks as the kubelet does, again and again: an answer takes as long as what holds up all others."""
+    """Probes as the kubelet does, again and again: an answer takes as long as whatever delays all others."""
 
     def __init__(self, server: Predictor) -> None:
         super().__init__(daemon=True)
@@ -183,7 +183,7 @@ class _Liveness(threading.Thread):
 
 
 def _memory_mib(server: Predictor) -> tuple[float, float]:
-    """Now, and the most."""
+    """The resident memory now, and its peak."""
     lines = Path(f"/proc/{server.pid}/status").read_text().splitlines()
     fields = dict(line.split(":", 1) for line in lines)
     now, most = (int(fields[name].split()[0]) / 1024 for name in ("VmRSS", "VmHWM"))
@@ -196,7 +196,7 @@ def _cpu_seconds(server: Predictor) -> float:
 
 
 def _ask_all(server: Predictor, count: int) -> float:
-    """Asks for each function once, as activators do; returns the seconds."""
+    """Asks for each function once, as activators do; returns the seconds that it took."""
     began = time.monotonic()
     body = infer_body(4096)
     connection = http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=30)
@@ -231,12 +231,12 @@ def _filled(client: redis.Redis, states: Sequence[FunctionState], count: int) ->
 
 
 def _data_bytes(client: redis.Redis) -> int:
-    """What maxmemory bounds, but for some KiB."""
+    """The memory that maxmemory bounds, but for some KiB."""
     return int(client.info("memory")["used_memory"])
 
 
 def _learner(out: Path, port: int, pinned: bool, observer: _Observer, count: int) -> dict[str, float]:
-    """Of the predictor that learns: it starts, answers for each function, and observes."""
+    """Measures the predictor that learns: it starts, answers for each function, and observes."""
     metrics: dict[str, float] = {}
     began = time.monotonic()
     with predictor(out, port, pinned) as server:
@@ -297,7 +297,7 @@ def _measure(options: argparse.Namespace, calls: Calls) -> tuple[dict[str, float
         client.flushall()
         metrics |= _filled(client, states, count)
         observer = _Observer(client, calls, count)
-        observer.append([0])  # later than all that was learned, or Redis would be taken for a new one
+        observer.append([0])  # newer than all that was learned, or Redis would seem to have started over
         metrics |= _learner(out, port, pinned, observer, count)
         metrics["redis_data_mib"] = (_data_bytes(client) - before) / _MIB
         metrics["redis_mib"] = int(client.info("memory")["used_memory_rss"]) / _MIB - rss_before
@@ -313,7 +313,7 @@ def _tables(state: FunctionState) -> tuple[Any, ...]:
 
 
 def _judged(metrics: Mapping[str, float], goals: Mapping[str, Goal]) -> dict[str, str]:
-    """Counted once, and no sample: the value is its interval."""
+    """Judges values that are counted, not sampled: each is its own interval."""
     return {name: goal.verdict((metrics[name], metrics[name])) for name, goal in goals.items()}
 
 

@@ -1,4 +1,4 @@
-"""What the figures are to reach, and what can be said of each."""
+"""The goals for the figures, and the verdict on each."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ class Goal:
         return value >= self.bound if self.at_least else value <= self.bound
 
     def verdict(self, interval: Interval | None) -> str:
-        """All of the 95 % interval decides, so that nothing holds by its friendly end."""
+        """The verdict on the whole 95 % interval, so that no goal holds by the friendly end alone."""
         if interval is None:
             return NOT_KNOWN
         ends = {self.reached(end) for end in interval}
@@ -37,7 +37,7 @@ class Goal:
         return HOLDS if ends.pop() else DOES_NOT_HOLD
 
 
-# Shares, except for the names' units.
+# Shares, unless the name has a unit.
 GOALS = {
     "under_cpu_related": Goal(0.01),
     "under_mem_related": Goal(0.01),
@@ -53,12 +53,12 @@ GOALS = {
     "train_ms": Goal(120.0),
     "update_ms": Goal(1.0),
 }
-# All that there are were counted: no sample, and no interval.
+# Counted completely, not sampled: they have no interval.
 COUNTED = frozenset({"table_mismatches"})
 
 
 def judged(metrics: Mapping[str, float], intervals: Mapping[str, Interval]) -> dict[str, str]:
-    """The verdict on each goal; not known is also what was not measured."""
+    """The verdict on each goal: not known if it was not measured."""
     found = {}
     for name, goal in GOALS.items():
         interval = intervals.get(name)
@@ -69,7 +69,7 @@ def judged(metrics: Mapping[str, float], intervals: Mapping[str, Interval]) -> d
 
 
 def rows(metrics: Mapping[str, float], intervals: Mapping[str, Interval]) -> list[Sequence[str]]:
-    """For a table, of which the first is the head."""
+    """The rows of a table. The first is its head."""
     written: list[Sequence[str]] = [["goal", "", "measured", "95 %", ""]]
     for name, verdict in judged(metrics, intervals).items():
         interval = intervals.get(name)
@@ -86,9 +86,9 @@ def rows(metrics: Mapping[str, float], intervals: Mapping[str, Interval]) -> lis
 
 
 def percentile_interval(values: Sequence[float], share: float) -> Interval | None:
-    """The 95 % interval of a percentile; None when there are no two blocks to draw from.
+    """The 95 % interval of a percentile; None without at least two blocks to draw from.
 
-    Successive values are drawn together: what disturbs a machine for a while disturbs several.
+    Successive values are drawn together, because a disturbance of the machine hits several in a row.
     """
     blocks = [values[i : i + _AT_ONCE] for i in range(0, len(values), _AT_ONCE)]
     if len(blocks) < 2:

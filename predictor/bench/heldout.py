@@ -35,13 +35,14 @@ HISTOGRAM = "histogram"
 MOVING_WINDOW = "moving window"
 MEDIAN_OF_ALL = "median of all"
 
-# What the owner of each function has set: two cores and 1,024 MB are the paper's example (LIBRA, section 3).
+# The allocation that each function's owner has set: two cores and 1,024 MB, the paper's example (LIBRA,
+# section 3).
 ALLOCATION = (2000, 1 << 30)
 
 
 @dataclass
 class Trial:
-    """One function with one seed: what was needed on its held-out calls, and what each estimator said."""
+    """One function with one seed: the needs of its held-out calls, and each estimator's answers."""
 
     seed: int
     name: str
@@ -50,13 +51,13 @@ class Trial:
     least: Pair  # allocation that holds every measured call of the function
     calls: list[Call]
     needed: list[Pair]
-    # Without learning from the held-out calls, and with learning from each after it was answered.
+    # frozen learns nothing from the held-out calls; online learns from each after it was answered.
     frozen: dict[str, list[Pair]]
     online: dict[str, list[Pair]]
     # For the paper's Table 2: the most probable options and the duration in milliseconds, by model.
     probable: dict[str, list[Pair]]
     durations: dict[str, NDArray[np.float64]]
-    # In microseconds: those used, and what ours and the median of the calls learned from said before.
+    # In microseconds: the CPU time used, and the predictions of ours and of the learned calls' median.
     used: NDArray[np.float64]
     cpu_times: dict[str, NDArray[np.float64]]
     estimators: tuple[str, str, str]
@@ -78,7 +79,7 @@ class Trial:
 
 
 def least_allocations(calls: Calls) -> dict[str, Pair]:
-    """The least that would hold every call of a function that was measured."""
+    """For each function, the least allocation that would hold every measured call."""
     found: dict[str, Pair] = {}
     for name in WORKLOADS:
         every = [needed(call) for made in calls.values() for call in made[name]]
@@ -87,7 +88,7 @@ def least_allocations(calls: Calls) -> dict[str, Pair]:
 
 
 def trials(calls: Calls, train: int, say: Say) -> list[Trial]:
-    """Of all functions and seeds; the first train calls are learned from, the rest are held out."""
+    """The trials of all functions and seeds: the first train calls are learned from, the rest held out."""
     least = least_allocations(calls)
     found = []
     for seed, made in calls.items():

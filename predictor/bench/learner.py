@@ -1,4 +1,4 @@
-"""A function of the predictor with the settings that are served, without a server around it."""
+"""A function of the predictor with the default settings, without a server around it."""
 
 import time
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from libra_predictor.function import Function
 from libra_predictor.observations import Sample
 from libra_predictor.settings import Settings, parse
 
-SETTINGS = parse([], {})  # of a server that is told nothing
+SETTINGS = parse([], {})  # the defaults
 
 _FIRST_ENTRY = 1_700_000_000_000  # Unix milliseconds
 
@@ -17,7 +17,7 @@ Pair = tuple[int, int]  # CPU in millicores and memory in bytes
 
 
 def sample(call: Call, memory_factor: float = 1.0) -> Sample:
-    """As the node agent would report a call that no limit was in the way of."""
+    """A call as the node agent would report it, not held back by a limit."""
     return Sample(
         size=call.size,
         duration_ns=call.duration_ns,
@@ -43,7 +43,7 @@ class Times:
     """How long learning took, in milliseconds."""
 
     training: list[float] = field(default_factory=list)  # of three models, once
-    refit: list[float] = field(default_factory=list)  # with all that chooses between estimators
+    refit: list[float] = field(default_factory=list)  # including the choice between estimators
     update: list[float] = field(default_factory=list)  # an observation
 
     def extend(self, other: "Times") -> None:
@@ -53,7 +53,7 @@ class Times:
 
 
 class Learner:
-    """A Function that observations come to one after another, and that is refitted when it says so."""
+    """A Function that gets observations one after another, and is refitted whenever that is due."""
 
     def __init__(self, name: str, settings: Settings = SETTINGS) -> None:
         self._settings = settings
@@ -62,7 +62,7 @@ class Learner:
         self._entries = 0
 
     def copy(self) -> "Learner":
-        """One that has learned the same, and learns on by itself."""
+        """A copy that has learned the same, and goes on learning by itself."""
         other = Learner(self.function.name, self._settings)
         other.function = Function.restore(self.function.state(), self._settings)
         other._entries = self._entries
@@ -83,7 +83,7 @@ class Learner:
         self.function.adopt(fitted)
 
     def answer(self, size: int, allocation: Pair = (0, 0)) -> Pair:
-        """What a call is taken to need: at least its allocation, if the answers end below its size."""
+        """The assumed need of a call: at least its allocation, if the answers end below its size."""
         cpu, memory = self.function.published.at(size)[:2]
         if size <= self.function.published.answers.largest_size:
             return cpu, memory

@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Predictor:
-    """A running one."""
+    """A running predictor."""
 
     pid: int
     http_port: int
@@ -73,7 +73,7 @@ def eventually(what: str, process: subprocess.Popen[bytes], log: Path, probe: Ca
 
 @contextlib.contextmanager
 def redis_server(out: Path, pinned: bool, options: Sequence[str]) -> Iterator[int]:
-    """Yields its port."""
+    """Runs Redis, and yields its port."""
     port, log = free_port(), out / "redis.log"
     server = shutil.which("redis-server", path=f"{ROOT / 'bin'}:{os.environ.get('PATH', '')}")
     command = [*core(pinned, 1), server or "redis-server", *options]
@@ -92,7 +92,7 @@ def redis_server(out: Path, pinned: bool, options: Sequence[str]) -> Iterator[in
 
 @contextlib.contextmanager
 def predictor(out: Path, redis_port: int, pinned: bool, *options: str) -> Iterator[Predictor]:
-    """Yields it when it is ready."""
+    """Runs the predictor, and yields it once it is ready."""
     http_port, log = free_port(), out / "predictor.log"
     command = [
         *(*core(pinned, 0), sys.executable, "-m", "libra_predictor"),
@@ -109,7 +109,7 @@ def predictor(out: Path, redis_port: int, pinned: bool, *options: str) -> Iterat
 
 
 def asked(http_port: int, method: str, path: str, body: str | None = None) -> tuple[int, bytes]:
-    """Status 0 says that there was no answer."""
+    """Sends a request; returns status and body. Status 0 means that there was no answer."""
     connection = http.client.HTTPConnection("127.0.0.1", http_port, timeout=10)
     try:
         connection.request(method, path, body, {"Content-Type": "application/json"})

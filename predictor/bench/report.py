@@ -1,4 +1,4 @@
-"""Prints what was measured, and gives it names."""
+"""Prints the results, and gives them names."""
 
 import json
 import os
@@ -55,7 +55,7 @@ def write(path: Path, results: Mapping[str, object]) -> None:
 
 
 def table(say: Say, title: str, rows: Iterable[Sequence[str]]) -> None:
-    """Prints rows, of which the first is the head, in columns."""
+    """Prints rows in columns. The first row is the head."""
     written = [list(row) for row in rows]
     widths = [max(len(row[i]) for row in written) for i in range(len(written[0]))]
     say("")
@@ -134,7 +134,7 @@ def held_out(trials: Sequence[Trial], say: Say) -> tuple[Metrics, Intervals]:
 
 
 def cpu_times(trials: Sequence[Trial], say: Say) -> Metrics:
-    """How well the held-out calls of all functions of a seed are put in order by their predicted CPU time."""
+    """How well predicted CPU times order the held-out calls of all functions of a seed."""
     metrics: Metrics = {}
     rows = [["estimator", "all", *(f"size-{kind}" for kind in _CLASSES), "all, within 2x"]]
     for name in (OURS, MEDIAN_OF_ALL):
@@ -205,7 +205,7 @@ def _of_least(trials: Sequence[Trial], mode: str, name: str, resource: int) -> l
 def _best_constant(
     trials: Sequence[Trial], resource: int, missed: float
 ) -> tuple[list[Outcome], list[Outcome]]:
-    """With the owner's allocation, and with the least."""
+    """The outcomes of the best constant, with the owner's allocation and with the least."""
     found: list[Outcome] = []
     tight: list[Outcome] = []
     for name in dict.fromkeys(t.name for t in trials):
@@ -269,7 +269,7 @@ def _percent(share: Share) -> str:
 
 
 def drift_recovery(found: Sequence[drift.Drift], step: int, say: Say) -> tuple[Metrics, Intervals]:
-    """step is the memory, in bytes, between two options; the figures that count are those of the fine one."""
+    """step is the memory, in bytes, between two options. Only the figures of the fine step count."""
     felt = [d for d in found if d.felt]
     rows = [["", f"under, first {drift.FIRST}", "under, later", "harvest, later"]]
     for what in (drift.OURS, drift.REFIT_ONLY, drift.STATIC):

@@ -1,4 +1,4 @@
-"""What is said of answers: how often they were too low, and how much of what could be lent they let lend."""
+"""Scores of answers: how often they were too low, and how much of the possible lending they allowed."""
 
 import math
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ class Outcome:
     allocation: int  # the owner's
     answer: int  # 0: no prediction, so that nothing is lent
     needed: int  # the option that would have held the call
-    seconds: float = 1.0  # that the call took
+    seconds: float = 1.0  # duration of the call
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +57,11 @@ def under_predicted(outcomes: Sequence[Outcome]) -> Share:
 
 
 def harvested(outcomes: Sequence[Outcome], penalty: bool = False, by_time: bool = False) -> Share:
-    """The share of what an oracle would lend that is lent safely, with the bootstrap's interval.
+    """The share of an oracle's lending that is lent safely, with the bootstrap's interval.
 
-    An oracle lends what the allocation is above the option needed. A call that was under-predicted counts
-    as if nothing had been lent or, with a penalty, as minus what it then lacked. By time, a call
-    counts for as long as it took: core seconds and byte seconds, which is what a borrower gets.
+    An oracle lends whatever the allocation has above the option needed. An under-predicted call counts as if
+    nothing had been lent or, with a penalty, as minus what it lacked. By time, a call counts for as long as
+    it took: in core seconds and byte seconds, which are what a borrower gets.
     """
     times = np.array([o.seconds if by_time else 1.0 for o in outcomes])
     lent = times * np.array([_lent(o, penalty) for o in outcomes], dtype=np.float64)
@@ -76,7 +76,7 @@ def harvested(outcomes: Sequence[Outcome], penalty: bool = False, by_time: bool 
 
 
 def ordered(predicted: NDArray[np.float64], actual: NDArray[np.float64]) -> float:
-    """The share of pairs of calls that are put in the right order; level ones count half."""
+    """The share of pairs of calls that are predicted in the right order. Ties count half."""
     differ = np.sign(actual[:, None] - actual[None, :])
     said = np.sign(predicted[:, None] - predicted[None, :])
     pairs = np.abs(differ).sum()
@@ -96,6 +96,6 @@ def _lent(outcome: Outcome, penalty: bool) -> int:
 
 
 def least_constant(outcomes: Sequence[Outcome], missed: float) -> int:
-    """The least option that, answered to all of them, would have missed no more than that share."""
+    """The least option that, answered to all calls, would have missed no more than the share missed."""
     needed = sorted(o.needed for o in outcomes)
     return needed[max(0, len(needed) - 1 - int(missed * len(needed)))]

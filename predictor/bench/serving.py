@@ -1,4 +1,4 @@
-"""Asks a real server, beside a real Redis, from the activator's side: how soon, how many, and how exactly."""
+"""Asks a real server, beside a real Redis, from the activator's side: latency, rate and exactness."""
 
 import json
 import subprocess
@@ -31,20 +31,20 @@ _OUTPUTS = ("cpu_milli", "memory_bytes", "duration_ms", "cpu_time_us")
 
 @dataclass
 class Served:
-    """What was measured; rates are in requests per second."""
+    """The results; rates are in requests per second."""
 
     loads: list[dict[str, Any]]
     lookup: dict[str, Any]
     comparisons: int
     go_mismatches: int
-    server_mismatches: int  # of answers of the server itself with its own table
+    server_mismatches: int  # of the server's own answers with its own tables
     pinned: bool  # server and clients each on a core of their own
     metrics: dict[str, float] = field(default_factory=dict)
     intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
 
 
 def measured(calls: Calls, train: int, out: Path, quick: bool, say: Say) -> Served:
-    """NotMeasuredError when a part is missing or does not answer."""
+    """Measures the server. Raises NotMeasuredError if a part is missing or does not answer."""
     tool = out / "benchpredict"
     say("building the Go client")
     _finished(["go", "build", "-o", str(tool), "./activator-plugin/predict/benchpredict"])
@@ -129,7 +129,7 @@ def _metrics(served: Served) -> dict[str, float]:
 
 
 def _intervals(served: Served) -> dict[str, tuple[float, float]]:
-    """Of what has one: the client gives none of a single second, or of a thousand look-ups."""
+    """The intervals that there are: the client gives none for a single second or a thousand look-ups."""
     named = [("table_lookup_p99_us", served.lookup, "us")]
     named += [("infer_p99_ms", load, "ms") for load in served.loads if load["mode"] == "open"]
     return {
@@ -154,7 +154,7 @@ def _finished(command: Sequence[str]) -> str:
 
 
 def _tool(pinned: bool, tool: Path, *arguments: str, may_fail: bool = False) -> dict[str, Any]:
-    """Runs the Go client; with may_fail a result is wanted even if it is not a good one."""
+    """Runs the Go client. With may_fail, even a bad result is returned."""
     result: dict[str, Any] = json.loads(_finished([*core(pinned, 1), str(tool), *arguments]))
     if not may_fail and result.get("requests") == 0:
         raise NotMeasuredError(f"benchpredict {' '.join(arguments)}: no answer; {result.get('first_error')}")
@@ -162,7 +162,7 @@ def _tool(pinned: bool, tool: Path, *arguments: str, may_fail: bool = False) -> 
 
 
 def _observe(port: int, functions: dict[str, list[Call]]) -> None:
-    """Appends what the node agent would, the functions' calls in turn."""
+    """Appends what the node agent would append for the functions' calls, in turn."""
     with redis.Redis(host="127.0.0.1", port=port, protocol=2) as client:
         for together in zip(*functions.values(), strict=True):
             for name, call in zip(functions, together, strict=True):
@@ -170,7 +170,7 @@ def _observe(port: int, functions: dict[str, list[Call]]) -> None:
 
 
 def observation(name: str, call: Call) -> dict[str, Any]:
-    """An api.Observation as Go writes it, of a call that was alone and that no limit was in the way of."""
+    """An api.Observation as Go writes it, of a call that was alone and not held back by a limit."""
     nothing = {"cpu_milli": 0, "memory_bytes": 0}
     return {
         "id": "bench",
@@ -212,7 +212,7 @@ def _settled(http_port: int, functions: dict[str, list[Call]], say: Say) -> dict
 
 
 def _expectations(http_port: int, answers: dict[str, Any], count: int) -> tuple[list[dict[str, Any]], int]:
-    """What Python says for about count sizes of each function; and the mismatches of the server itself."""
+    """Python's answers for about count sizes of each function, and the number of the server's mismatches."""
     rng = np.random.default_rng(0)
     found, mismatches = [], 0
     for name, answer in answers.items():
@@ -237,12 +237,12 @@ def _expectations(http_port: int, answers: dict[str, Any], count: int) -> tuple[
 
 
 def _expected(published: Published, size: int) -> tuple[int, int, int, int]:
-    """In the order of _OUTPUTS."""
+    """The answer in the order of _OUTPUTS."""
     return *published.at(size), published.answers.cpu_time_at(size)
 
 
 def _published(answer: dict[str, Any]) -> Published:
-    """What a reader in Python would know of a function by an answer."""
+    """Rebuilds from an answer what a client in Python would know of the function."""
     outputs = _outputs(answer)
     cpu, memory, duration, cpu_time = (
         StepTable(tuple(outputs[f"{o}_thresholds"]), tuple(outputs[f"{o}_values"])) for o in _OUTPUTS

@@ -7,7 +7,7 @@ from libra_predictor.settings import parse
 
 def main() -> None:
     settings = parse(sys.argv[1:])
-    # After the options: they import KServe, and a mistake in an option should not wait for that.
+    # Imported after the options are parsed: a mistake in an option should not wait for KServe's import.
     from kserve import ModelRepository
 
     from libra_predictor.learner import Predictor

@@ -1,11 +1,11 @@
-"""How much CPU time refits may take: what the predictor uses, functions on its node lack."""
+"""Bounds the CPU time of refits: functions on the node lack what the predictor uses."""
 
 
 class Allowance:
-    """A share of a core over time, with a reserve for when much is wanted at once.
+    """A share of a core over time, with a reserve for bursts.
 
-    What is begun is ended, so it may leave a debt; nothing more is allowed until that is paid. Times are in
-    seconds of one clock.
+    Work that has begun is finished, so it may leave a debt. Nothing more is allowed until that is paid. Times
+    are in seconds of one clock.
     """
 
     def __init__(self, now: float, share: float, reserve: float = 0.0) -> None:
@@ -14,10 +14,10 @@ class Allowance:
         self._at = now
 
     def allowed_at(self) -> float:
-        """From when on something may be done."""
+        """The time from which on more work is allowed."""
         return self._at - self._left / self._share
 
     def spend(self, now: float, cpu_seconds: float) -> None:
-        """Takes in what was done since it was allowed."""
+        """Takes in the CPU time of work that was allowed and has ended now."""
         self._left = min(self._reserve, self._left + self._share * (now - self._at)) - cpu_seconds
         self._at = now

@@ -1,4 +1,4 @@
-"""What the learner says on Redis when a function's answers changed, and how it is heard."""
+"""The learner's announcements, over Redis, that a function's answers have changed."""
 
 import logging
 from collections.abc import AsyncGenerator, Collection, Sequence
@@ -49,14 +49,14 @@ def announcement(changed: Sequence[Published], dropped: Collection[str] = ()) ->
 
 
 async def announce(connection: Connection, message: Announcement) -> None:
-    """Raises UNREACHABLE; nobody relies on it being heard."""
+    """Publishes message. Raises UNREACHABLE. No replica relies on hearing it."""
     await connection.client.publish(CHANNEL, message.model_dump_json())
 
 
 async def announcements(connection: Connection) -> AsyncGenerator[Announcement | None]:
-    """Yields what is announced; None once it listens, and every few seconds that nothing is.
+    """Yields announcements; None once it listens, and after every few seconds without one.
 
-    Raises UNREACHABLE when the connection is lost, with whatever was announced until the next one.
+    Raises UNREACHABLE when the connection is lost. Announcements until there is a new one are lost, too.
     """
     async with aclosing(connection.client.pubsub()) as subscription:
         await subscription.subscribe(CHANNEL)

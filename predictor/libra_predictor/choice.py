@@ -1,7 +1,7 @@
-"""Fits every estimator to a function's samples and takes, for each resource, the one measured to be best.
+"""Fits every estimator to a function's samples and takes, for each resource, the one that measures best.
 
-All are measured on held-out calls: each is answered by what was learned from the half of the window that it
-is not in.
+All are measured on held-out calls: each call is answered by a model of the half of the window that it is not
+in.
 """
 
 from collections.abc import Sequence
@@ -43,19 +43,19 @@ from libra_predictor.published import Answers
 from libra_predictor.tables import constant, raised_from
 
 _MISSES_ALLOWED = 0.01
-_GAIN = 0.9  # of a constant's loss that a model of the duration or the CPU time has to stay below
+_GAIN = 0.9  # of a constant's loss: a model of the duration or the CPU time must stay below it
 _ENOUGH_TO_ORDER = 3  # calls whose CPU time is known
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """What was learned of a function."""
+    """The outcome of learning a function."""
 
     answers: Answers  # without the offset
     estimators: tuple[str, str, str]  # of CPU, memory and duration
     cpu_time_estimator: str
-    # For CPU and memory: the answers to those samples whose demand was seen, by their position, each learned
-    # without that sample.
+    # For CPU and memory, by position: the answer to each sample whose demand was seen, learned without that
+    # sample.
     held_out: tuple[dict[int, int], dict[int, int]]
     censored: int
     gate: tuple[float, float, float] | None
@@ -80,9 +80,9 @@ def fit(
     inherited: Answers | None,
     durations: str = "predicted",
 ) -> Fit:
-    """Learns from samples, oldest first, of which there is at least one.
+    """Learns from samples, oldest first. There must be at least one.
 
-    estimator is "auto" or the one, durations "predicted" or "unlimited".
+    estimator is "auto" or an estimator's name, durations is "predicted" or "unlimited".
     """
     if estimator == MOVING_WINDOW:
         samples = [replace(sample, size=UNKNOWN_SIZE) for sample in samples]
@@ -123,7 +123,7 @@ def fit(
 
 
 def _folds(count: int) -> list[int]:
-    """The half that each call is in: in turn, but never in a period that the calls might have as well."""
+    """The half, 0 or 1, of each call: balanced, but without a period that the calls might have, too."""
     return [i.bit_count() % 2 for i in range(count)]
 
 
@@ -141,7 +141,7 @@ def _resource(
     censored = sum(label.censored for label in found)
     modelled = estimator != HISTOGRAM
     own = [*(class_models(found, class_model(found)) if modelled else []), histogram(found)]
-    answered: list[dict[int, int]] = [{} for _ in own]  # of each estimate, what it answers to label i
+    answered: list[dict[int, int]] = [{} for _ in own]  # for each estimate: its answer to label i
     right: list[bool] = []
     folds = _folds(len(found))
     for fold in (0, 1):
@@ -176,10 +176,10 @@ def _resource(
 
 
 def _moving_window(samples: Sequence[Sample], resource: Resource, largest: int) -> _Choice:
-    """The most of the last calls.
+    """The largest demand of the last calls.
 
-    One that a lowered limit was in the way of needs all that the function was ever given, so that the next
-    one gets its user allocation.
+    A call that was censored at a lowered limit counts as needing all that the function was ever given, so
+    that the next call gets its user allocation.
     """
     uses = [resource.use(sample) for sample in samples]
     given = max(use.limit for use in uses)
@@ -194,9 +194,9 @@ def _moving_window(samples: Sequence[Sample], resource: Resource, largest: int) 
 
 
 def _rank(found: Sequence[Label], answered: dict[int, int], estimate: Estimate) -> tuple[float, float, bool]:
-    """Lowest is best: what lends most once an offset has made it miss few calls."""
+    """The lowest is best: it lends most once an offset makes it miss few calls."""
     if not answered:
-        # Too few calls to measure by: what needs no sizes is the safest.
+        # Too few calls to measure: an estimate that needs no sizes is the safest.
         return (1.0, 0.0, estimate.estimator != HISTOGRAM)
     needed = [found[i].option for i in answered]
     raws = list(answered.values())
@@ -209,7 +209,7 @@ def _rank(found: Sequence[Label], answered: dict[int, int], estimate: Estimate) 
 
 
 def _tried(estimate: Estimate, found: Sequence[Label]) -> Estimate:
-    """Answers at least what is to be tried next of a demand that was not seen yet."""
+    """Raises an estimate to at least the next option to try for each demand not seen yet."""
     table, unknown = estimate.table, estimate.unknown
     for label in found:
         if label.censored:
@@ -222,7 +222,7 @@ def _tried(estimate: Estimate, found: Sequence[Label]) -> Estimate:
 def _duration(
     samples: Sequence[Sample], estimator: str, inherited: Estimate | None
 ) -> tuple[Estimate, float | None]:
-    """The estimate of the duration, and how well (R²) a model predicts held-out ones."""
+    """The estimate of the duration, and how well (R²) a model predicts held-out durations."""
     if estimator == MOVING_WINDOW:
         return duration_moving_window(timed(samples[-MOVING_WINDOW_CALLS:])), None
     own = timed(samples)
@@ -230,10 +230,11 @@ def _duration(
     model = duration_model(own)
     if estimator == HISTOGRAM or model is None:
         return without_size, None
-    # Whether size tells the duration: the model against a constant, both at the model's quantile. As it is
-    # served, lower than that because nothing tells the duration, the histogram would lose to any model by the
-    # loss of the model's quantile, and twice as many calls of the bench's functions would end before they are
-    # predicted to; by that of its own it would win where size tells much, and leave no time to lend.
+    # Does size tell the duration? Compare the model with a constant, both at the model's quantile. The
+    # histogram is served at a lower quantile, because then nothing tells the duration. Judged as served by
+    # the loss of the model's quantile, it would lose to any model, and twice as many calls of the bench's
+    # functions would end before they are predicted to. Judged by the loss of its own quantile, it would win
+    # where size tells much, and leave no time to lend.
     actual = milliseconds(own)
     by_model, by_constant, medians = (np.zeros(len(own)) for _ in range(3))
     folds = np.array(_folds(len(own)))
@@ -263,19 +264,19 @@ def _duration(
 
 
 def _loss(actual: np.ndarray, predicted: np.ndarray, quantile: float = DURATION_QUANTILE) -> float:
-    """The quantile's own loss, of the logarithm, so that long calls do not outweigh the others."""
+    """The quantile loss of the logarithms, so that long calls do not outweigh the others."""
     error = np.log(actual) - np.log(np.maximum(predicted, 1.0))
     return float(np.maximum(quantile * error, (quantile - 1) * error).mean())
 
 
 def first_cpu_time(samples: Sequence[Sample]) -> Estimate:
-    """The estimate before there is a fit. An order needs no safety, and so few calls."""
+    """The estimate until there is a fit. It only orders invocations, so a few calls are enough."""
     own = cpu_timed(samples)
     return cpu_time_median(own) if len(own) >= _ENOUGH_TO_ORDER else Estimate(NO_ESTIMATOR, constant(0), 0)
 
 
 def _cpu_time(samples: Sequence[Sample], estimator: str, inherited: Answers | None) -> Estimate:
-    """The estimate of the CPU time: its median, for an order no error is worse upward than downward."""
+    """The estimate of the CPU time: the median, as errors up and down are equally bad for an order."""
     before = None
     if inherited is not None and inherited.unknown_cpu_time_us and estimator == "auto":
         before = Estimate(INHERITED, inherited.cpu_time_us, inherited.unknown_cpu_time_us)

@@ -1,4 +1,4 @@
-"""How Redis is reached, and what is made of its absences."""
+"""Connects to Redis, and reports when it goes away and comes back."""
 
 import logging
 import random
@@ -24,7 +24,7 @@ UNREACHABLE = (RedisError, RedisClusterException, OSError)
 _SETTING = "LIBRA_REDIS_CREDENTIALS (--redis-credentials)"
 
 _CONNECT_SECONDS = 2.0
-_REPLY_SECONDS = 5.0  # more than any of our reads blocks
+_REPLY_SECONDS = 5.0  # longer than any of our reads blocks
 _LEAST_SECONDS, _MOST_SECONDS = 0.2, 5.0
 
 _up = get_meter("libra_predictor").create_gauge(
@@ -47,7 +47,7 @@ class BackOff:
 
 
 class Credentials(CredentialProvider):
-    """User and password from files, read for each connection, so that a Secret that changes is followed."""
+    """User and password from files, read for each connection, so that changes of a Secret are followed."""
 
     def __init__(self, folder: str, username: str = "username", password: str = "password") -> None:  # noqa: S107
         self._username, self._password = Path(folder, username), Path(folder, password)
@@ -77,7 +77,7 @@ def _line(path: Path) -> str:
 
 
 def explain(error: BaseException, credentials: str) -> str:
-    """The error, after what is wrong with the credentials if it is about them."""
+    """The error as text. If it is about the credentials, what is wrong with them comes first."""
     told = str(error)
     if _SETTING in told:
         return told
@@ -98,7 +98,7 @@ def explain(error: BaseException, credentials: str) -> str:
 
 
 def hint(error: BaseException, tls: bool) -> str:
-    """What may be wrong with the address of a Redis that has never answered."""
+    """A guess at what is wrong with the address of a Redis that has never answered."""
     told = str(error)
     if not tls and ("reset by peer" in told or "closed by server" in told):
         return "; a Redis that wants TLS does that, want rediss:// for it"
@@ -115,11 +115,11 @@ def _user(credentials: str) -> str:
 
 
 class Connection:
-    """A client of Redis that says once when Redis goes away, and once when it is back.
+    """A client of Redis that logs once when Redis goes away, and once when it is back.
 
-    It never tries again by itself: whoever asks knows for how long trying makes sense. credentials is a
-    folder with the files username, password and ca.crt, and those of Sentinels that want a password,
-    sentinel-username and sentinel-password. Each may be missing; the CA is read once.
+    It never retries by itself: the caller knows how long retries make sense. credentials is a folder with the
+    files username, password and ca.crt and, for Sentinels that want a password, sentinel-username and
+    sentinel-password. Each may be missing. The CA is read once.
     """
 
     def __init__(self, address: str, credentials: str = "") -> None:
@@ -151,7 +151,7 @@ class Connection:
             self.client: redis.asyncio.Redis = self._sentinel.master_for(at.primary)
         elif len(at.hosts) > 1:
             nodes = [ClusterNode(host, port) for host, port in at.hosts]
-            # It has all of the other's commands that are used here.
+            # RedisCluster has all of Redis' commands that are used here.
             self.client = cast(redis.asyncio.Redis, RedisCluster(startup_nodes=nodes, **own))
         else:
             self.client = redis.asyncio.Redis(host=at.hosts[0][0], port=at.hosts[0][1], **own)

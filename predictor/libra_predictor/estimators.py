@@ -1,4 +1,4 @@
-"""The estimators of a function's demand, each of which is a step table in the end."""
+"""The estimators of a function's demand, each of which ends up as a step table."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -19,14 +19,14 @@ _Number = TypeVar("_Number", int, float)
 XGBOOST = "xgboost"
 HISTOGRAM = "histogram"
 MOVING_WINDOW = "moving-window"
-INHERITED = "inherited"  # the answers of the revision before
+INHERITED = "inherited"  # the previous revision's answers
 NO_ESTIMATOR = "none"
-UNLIMITED = "unlimited"  # durations that are none
+UNLIMITED = "unlimited"  # durations that are not predicted
 
 MOVING_WINDOW_CALLS = 5
 HISTOGRAM_PEAK = 0.99
 
-DURATION_QUANTILE = 0.25  # a borrower is not promised time that may lack
+DURATION_QUANTILE = 0.25  # low, so that no borrower is promised time that it may not get
 MEDIAN = 0.5
 
 _CLASS_QUANTILES = (0.95, 0.99)
@@ -44,7 +44,7 @@ _PARAMETERS = {
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What one estimator would answer for one resource, or for the duration."""
+    """One estimator's answers for one resource, the duration or the CPU time."""
 
     estimator: str
     table: StepTable
@@ -58,7 +58,7 @@ class ClassModel:
     """The upper class quantile: the smallest option that suffices with a given probability."""
 
     def __init__(self, labels: Sequence[Label]) -> None:
-        """The labels are of known sizes; there is at least one."""
+        """The labels must have known sizes. There must be at least one."""
         self._sizes = np.array([label.size for label in labels], dtype=np.int64)
         labelled = np.array([label.option for label in labels], dtype=np.int64)
         self._labels: list[int] = labelled.tolist()
@@ -69,7 +69,7 @@ class ClassModel:
                 classes,
                 objective="multi:softprob",
                 num_class=len(self._options),
-                # With XGBoost's 1, a class of a few samples is not told from its neighbours.
+                # With XGBoost's default of 1, a class of a few samples is not told from its neighbours.
                 min_child_weight=0.1,
             )
             if len(self._options) > 1
@@ -93,18 +93,18 @@ class ClassModel:
         return answer
 
     def exact_table(self, quantile: float) -> StepTable:
-        """What evaluate gives, at every size."""
+        """The table of evaluate's answers at every size."""
         if self._trees is None:
             return constant(int(self._options[0]))
         return self._trees.tabulated(lambda probabilities: self._sufficient(probabilities, quantile))
 
     def table(self, quantile: float) -> StepTable:
-        """The exact table with its steps moved to where a wrong answer errs upward."""
+        """The exact table with its steps moved so that a wrong answer errs upward."""
         return snapped(self.exact_table(quantile), self._sizes.tolist(), self._labels)
 
 
 class QuantileModel:
-    """A quantile of an amount, learned of its logarithm and never beyond what was seen."""
+    """A quantile of an amount, learned from its logarithm and never beyond the amounts seen."""
 
     def __init__(
         self, sizes: Sequence[int], amounts: NDArray[np.float64], quantile: float = DURATION_QUANTILE
@@ -129,24 +129,24 @@ class QuantileModel:
 
 
 def ranked(values: Sequence[_Number], share: float) -> _Number:
-    """The value that at least a share of the values does not exceed; there is at least one."""
+    """The least value that at least a share of the values does not exceed. There must be at least one."""
     return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
 
 
 def moving_window(labels: Sequence[Label]) -> Estimate:
-    """The paper's ablation without a profiler, of the last calls' labels; there is at least one."""
+    """The paper's ablation without a profiler: the largest of the last calls' labels, at least one."""
     most = max(label.option for label in labels)
     return Estimate(MOVING_WINDOW, constant(most), most)
 
 
 def histogram(labels: Sequence[Label]) -> Estimate:
-    """The upper rank of all options, which below 100 of them is the largest; there is at least one label."""
+    """The upper rank of the options, the largest of fewer than 100. There must be at least one label."""
     most = ranked([label.option for label in labels], HISTOGRAM_PEAK)
     return Estimate(HISTOGRAM, constant(most), _unknown(labels))
 
 
 def class_models(labels: Sequence[Label], model: ClassModel | None) -> list[Estimate]:
-    """One for each class quantile; none without a model, for want of known sizes."""
+    """One estimate for each class quantile; none without a model, when no size is known."""
     if model is None:
         return []
     unknown = _unknown(labels)
@@ -159,17 +159,17 @@ def class_model(labels: Sequence[Label]) -> ClassModel | None:
 
 
 def _unknown(labels: Sequence[Label]) -> int:
-    """Enough for all calls together, and for those of unknown size should they be another kind."""
+    """Enough for all calls together, and for those of unknown size alone, in case they differ."""
     unsized = [label.option for label in labels if label.size == UNKNOWN_SIZE]
     everything = ranked([label.option for label in labels], HISTOGRAM_PEAK)
     return max(everything, ranked(unsized, HISTOGRAM_PEAK)) if unsized else everything
 
 
 def timed(samples: Sequence[Sample]) -> list[Sample]:
-    """The samples whose duration was the function's own and not its limit's.
+    """The samples whose duration was the function's own and not due to a limit.
 
-    Inputs larger than any of those stay in with the duration that they had: without them a function that is
-    only fast enough for small inputs would be taken to be fast for all, and never worth a loan.
+    Samples with inputs larger than any of those stay in, with the duration that they had. Without them, a
+    function that is only fast enough for small inputs would seem fast for all, and never worth a loan.
     """
     largest_own = max((s.size for s in samples if not throttled(s)), default=UNKNOWN_SIZE - 1)
     return [s for s in samples if not throttled(s) or s.size > largest_own]
@@ -180,7 +180,7 @@ def milliseconds(samples: Sequence[Sample]) -> NDArray[np.float64]:
 
 
 def duration_quantile(samples: Sequence[Sample]) -> int:
-    """What a model that knows no size answers; there is at least one sample."""
+    """The answer of a model that knows no size. There must be at least one sample."""
     return int(np.rint(np.quantile(milliseconds(samples), DURATION_QUANTILE)))
 
 
@@ -198,20 +198,20 @@ def duration_histogram(samples: Sequence[Sample]) -> Estimate:
 
 
 def duration_moving_window(samples: Sequence[Sample]) -> Estimate:
-    """Of the last calls the least; the paper's longest would promise borrowers time that may lack."""
+    """The shortest of the last calls. The paper takes the longest, which may promise borrowers too much."""
     least = int(milliseconds(samples).min())
     return Estimate(MOVING_WINDOW, constant(least), least)
 
 
 def unlimited() -> Estimate:
-    """The longest duration that the activator takes, so that no donor is too short to borrow from."""
+    """The longest duration that the activator accepts, so that no donor ends too soon to borrow from."""
     return Estimate(UNLIMITED, constant(MAX_DURATION_MS), MAX_DURATION_MS)
 
 
 def cpu_timed(samples: Sequence[Sample]) -> list[Sample]:
-    """The samples whose CPU time is known and whole.
+    """The samples whose CPU time is known and complete.
 
-    Those that a CPU limit throttled are among them: they took longer, but used no more.
+    Samples that a CPU limit throttled are among them: they took longer, but used no more CPU time.
     """
     return [s for s in samples if s.cpu_time_ns and not s.failed]
 
@@ -221,13 +221,13 @@ def microseconds(samples: Sequence[Sample]) -> NDArray[np.float64]:
 
 
 def cpu_time_median(samples: Sequence[Sample], estimator: str = HISTOGRAM) -> Estimate:
-    """Of samples whose CPU time is known; there is at least one."""
+    """The median of samples whose CPU time is known. There must be at least one."""
     median = int(np.rint(np.median(microseconds(samples))))
     return Estimate(estimator, constant(median), median)
 
 
 def cpu_time_model(samples: Sequence[Sample]) -> Estimate | None:
-    """Of samples whose CPU time is known; None without a known size."""
+    """A model of samples whose CPU time is known; None if none has a known size."""
     sized = [s for s in samples if s.size != UNKNOWN_SIZE]
     if not sized:
         return None
@@ -247,21 +247,21 @@ class _Trees:
         self._booster = xgboost.Booster({**_PARAMETERS, **parameters}, [rows])
         for boosting_round in range(_ROUNDS):
             self._booster.update(rows, boosting_round)
-        self.splits: NDArray[np.float32] = rows.get_quantile_cut()[1]  # all that any tree can have
+        self.splits: NDArray[np.float32] = rows.get_quantile_cut()[1]  # all that a tree can have
 
     def predict(self, sizes: Sizes) -> NDArray[np.float64]:
-        """Sizes beyond those that were learned from are taken for the nearest that was."""
+        """Predicts; a size beyond those learned from counts as the nearest of them."""
         rows = feature(np.clip(sizes, self.smallest, self.largest)).reshape(-1, 1)
         predicted: NDArray[np.float32] = self._booster.inplace_predict(rows)
         return predicted.astype(np.float64)
 
     def tabulated(self, answers: Callable[[NDArray[np.float64]], Sizes]) -> StepTable:
-        """The table of answers that are made of what the trees predict."""
+        """The table of the answers that are made of the trees' predictions."""
         thresholds, predicted = self._steps
         return merged(thresholds, answers(predicted).tolist())
 
     @cached_property
     def _steps(self) -> tuple[list[int], NDArray[np.float64]]:
-        """All thresholds, and what is predicted below the first and from each on."""
+        """All thresholds, and the predictions below the first and from each one on."""
         thresholds = thresholds_of(self.splits, self.smallest, self.largest)
         return thresholds, self.predict(np.array([self.smallest, *thresholds], dtype=np.int64))

@@ -10,18 +10,18 @@ from libra_predictor.labels import Resource, throttled
 from libra_predictor.published import Answers
 
 _FEWEST = 20  # calls that tell anything
-_DEVIATIONS = 3.5  # beyond which a difference is not taken for chance
-_LEAST_SHIFT = 1.0  # options: without a shift, too, what is spared differs from model to model
+_DEVIATIONS = 3.5  # beyond which a difference does not count as chance
+_LEAST_SHIFT = 1.0  # options: even without a shift, models differ in how much they spare
 
 
 def shifted(
     spare: Sequence[Sequence[float]], newer: Sequence[Call], answers: Answers, resources: Sequence[Resource]
 ) -> bool:
-    """Whether the newer calls need less than the answers expect, or other times, by more than chance.
+    """Whether the newer calls need less than the answers expect, or take other times, by more than chance.
 
-    spare is, of each resource and in options, what was answered above the need of calls that were not learned
-    from. A call that needs more than it is answered is noticed when it is observed, and needs no statistics.
-    Times are compared with the quantiles that the answers say they are.
+    spare is, for each resource, by how many options answers exceeded the needs of calls not learned from. A
+    call that needs more than its answer is noticed when it is observed, and needs no statistics. Times are
+    compared with the quantiles that the answers stand for.
     """
     return (
         any(
@@ -29,7 +29,7 @@ def shifted(
             for i, (resource, expected) in enumerate(zip(resources, spare, strict=True))
         )
         or abs(_beyond(list(_above_cpu_time(newer, answers)), MEDIAN)) > _DEVIATIONS
-        # A duration that is too low promises nobody time that may lack.
+        # A duration that is too low promises no borrower time that it may not get.
         or _beyond(list(_above_duration(newer, answers)), DURATION_QUANTILE) > _DEVIATIONS
     )
 
@@ -51,7 +51,7 @@ def _above_cpu_time(calls: Sequence[Call], answers: Answers) -> Iterator[float]:
         sample = call.sample
         answer = 1000 * answers.cpu_time_at(sample.size)
         if answer and sample.cpu_time_ns and not sample.failed:
-            # Nobody knows on which side of the median a tie is.
+            # A tie is on neither side of the median.
             yield 0.5 if answer == sample.cpu_time_ns else float(answer > sample.cpu_time_ns)
 
 
@@ -72,7 +72,7 @@ def _grown(expected: Sequence[float], newer: Sequence[float]) -> bool:
 
 
 def _beyond(above: Sequence[float], expected: float) -> float:
-    """By how many standard deviations the share that is above is more than expected."""
+    """By how many standard deviations the share of calls above exceeds the expected share."""
     if len(above) < _FEWEST:
         return 0.0
     return (fmean(above) - expected) / math.sqrt(expected * (1 - expected) / len(above))

@@ -1,4 +1,4 @@
-"""What would be answered for a function, and why: for people, and for a kubectl plugin."""
+"""Explains the answers for a function, to people and to a kubectl plugin."""
 
 from collections.abc import Callable, Mapping
 from typing import Annotated
@@ -22,7 +22,7 @@ class Allocation(BaseModel):
 
 
 class Answer(Allocation):
-    """0 says that there is no prediction: the user allocation is used."""
+    """0 means that there is no prediction: the user allocation is used."""
 
     duration_ms: int
     cpu_time_us: int
@@ -36,7 +36,7 @@ class Records(BaseModel):
 
 
 class Gate(BaseModel):
-    """The paper's gate, which is reported and not used."""
+    """The paper's gate, which is reported but not used."""
 
     cpu_accuracy: float
     memory_accuracy: float
@@ -59,7 +59,7 @@ class FunctionList(BaseModel):
 
 
 class Explanation(BaseModel):
-    """What is answered for one size, and what it rests on."""
+    """The answer for one size, and what it rests on."""
 
     name: str  # namespace/revision
     configuration: str
@@ -72,7 +72,7 @@ class Explanation(BaseModel):
     raw: Answer
     offset: Allocation
     largest: Allocation
-    largest_size: int  # bytes; of a larger input the answer may be borrowed, and nothing is lent
+    largest_size: int  # bytes; an invocation with a larger input may borrow up to the answer, but not lend
     observations: int
     censored: int
     records: Records
@@ -80,7 +80,7 @@ class Explanation(BaseModel):
 
 
 def router(functions: Functions, why_unknown: Callable[[str], str]) -> APIRouter:
-    """The routes over functions(), by name; why_unknown says why a function is not there."""
+    """The routes over functions(), by name. why_unknown says why a function is missing."""
     routes = APIRouter(prefix=_PREFIX, tags=["explain"])
 
     @routes.get("/functions")

@@ -1,8 +1,8 @@
-"""Ahead of FastAPI: bounds every body, and answers plain JSON requests for what a function will use.
+"""Runs ahead of FastAPI: bounds every body, and answers plain JSON requests for a prediction.
 
-KServe's route decodes a request three times over and validates its answer; it serves 770 requests a second
-on one core. Plain requests, which are all that Libra's own clients send, are answered here with the same
-body. Whatever is not plain goes on to KServe's route, so that nothing is refused in two ways.
+KServe's route decodes a request three times and validates its answer, so it serves 770 requests a second on
+one core. Libra's own clients only send plain requests, which are answered here with the same body. All other
+requests go on to KServe's route, so that nothing is refused in two ways.
 """
 
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -31,7 +31,7 @@ _App = Callable[[_Scope, _Receive, _Send], Awaitable[None]]
 
 
 class FastPath:
-    """An ASGI application before another."""
+    """An ASGI application in front of another."""
 
     def __init__(self, app: _App, repository: ModelRepository, inferences: Inferences) -> None:
         self._app = app
@@ -76,7 +76,7 @@ class FastPath:
 
 
 def _answer(model: FunctionModel, body: bytes) -> bytes | None:
-    """None for what is not the plain case, be it acceptable or not."""
+    """The answer to a plain request; None for any other, acceptable or not."""
     try:
         request = orjson.loads(body)
         (tensor,) = request["inputs"]
@@ -114,7 +114,7 @@ async def _read(scope: _Scope, receive: _Receive) -> bytes | None:
         body += part
         if len(body) > LARGEST_BODY:
             return None
-        if not message.get("more_body", False):  # or the client is gone, which an answer does not disturb
+        if not message.get("more_body", False):  # or the client is gone, and an answer does no harm
             return body
 
 

@@ -1,4 +1,4 @@
-"""One function's life: what was observed of it, what is answered for it, and how right the answers were.
+"""One function's life: its observations, the answers for it, and how right the answers were.
 
 Pure and synchronous: it reads no clock and does no I/O, so that a replay of the same observations gives the
 same answers.
@@ -28,38 +28,38 @@ from libra_predictor.tables import constant
 
 _NOTHING = Answers(constant(0), constant(0), constant(0), (0, 0, 0))
 _DRIFT_MISSES = 3  # of the last LATELY calls
-_GROWTH = 0.25  # of a window that is not full, before the next refit
-_OVERDUE = 2  # windows that a refit may wait for
-_YOUNG = 60  # calls in a window, with fewer of which each refit still changes much
-_RECENT = 40  # calls that tell of a shift
-_FORGET_AFTER = 30  # calls since a drift, before those from before it are forgotten
-_CONFIRMED_SHARE = 0.25  # of the calls since a drift that the answers from before it miss
+_GROWTH = 0.25  # by which a window that is not full grows before the next refit
+_OVERDUE = 2  # windows of calls that a refit may wait for
+_YOUNG = 60  # calls: with fewer in the window, each refit still changes much
+_RECENT = 40  # newest calls, in which to look for a shift
+_FORGET_AFTER = 30  # calls since a drift, before older ones are forgotten
+_CONFIRMED_SHARE = 0.25  # of the calls since a drift: if the old answers miss as many, it was one
 _RESOURCES = ("CPU", "memory")
 _ENTRY_ID = re.compile(r"(\d+)-(\d+)")
 
 
 class Haste(IntEnum):
-    """How soon a refit that is due should follow: the least goes first."""
+    """How soon a due refit should run: the lowest goes first."""
 
-    # There is much that is not learned: the function is young, has no answers, or none of what it learned is
+    # Much is still to be learned: the function is young, has no answers, or nothing that it learned from is
     # left.
     NOW = 0
-    SOON = 1  # its answers do not fit any more, or its window is not full
-    WHENEVER = 2  # its calls are like those that it was learned from
+    SOON = 1  # its answers no longer fit, or its window is not full
+    WHENEVER = 2  # its calls are like those that it learned from
 
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """What an observation says of the answer that was published when it came."""
+    """How the answer that was published at the time did on an observation."""
 
-    repeated: bool = False  # it was applied before: nothing has changed
-    # None when there was no answer, when the demand could not be seen and was not seen to be above the
-    # answer, or at the start-up of a container.
+    repeated: bool = False  # applied before, so nothing has changed
+    # None without an answer, at the start-up of a container, or if the demand was not seen, unless it was
+    # seen to exceed the answer.
     missed_cpu: bool | None = None
     missed_memory: bool | None = None
     error_cpu: float | None = None  # answer - option needed, in options; if censored, it may be lower still
     error_memory: float | None = None
-    error_duration: float | None = None  # answer / actual - 1; None also of a throttled run
+    error_duration: float | None = None  # answer / actual - 1; None also for a throttled run
     ratio_cpu_time: float | None = None  # answer / used
 
 
@@ -68,8 +68,8 @@ class Fitted:
     """The outcome of a refit, to be adopted by the function that started it."""
 
     fit: Fit
-    observed: int  # usable observations of the function, ever, when the refit started
-    calls: Sequence[Call]  # of these, those that it learned from
+    observed: int  # all usable observations of the function until the refit started
+    calls: Sequence[Call]  # those of them that it learned from
 
 
 class Drift(BaseModel):
@@ -78,11 +78,11 @@ class Drift(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
     since: int  # the number of the first observation that was missed
-    answers: Answers  # without the offset, when it was noticed
+    answers: Answers  # when it was noticed, without the offset
 
 
 class FunctionState(PastState):
-    """All of a Function, to be stored and restored."""
+    """The complete state of a Function, for a store."""
 
     format: Literal[1, 2, 3, 4] = 4  # before 3, answers have no largest size
     name: str
@@ -92,24 +92,24 @@ class FunctionState(PastState):
     published: Published
     answers: Answers  # without the offset
     inherited: Answers | None
-    memory_floor: int = 0  # of releases that answered no less memory than was ever used
+    memory_floor: int = 0  # from releases that never answered less memory than was ever used
     observed: int
     estimators: tuple[str, str, str]
     since_refit: int
     due_after: int
     urgent: int
     drift: Drift | None
-    # The settings that the answers are of; entries from before there was a choice have the default.
+    # The settings that the answers were made with. Entries older than these settings have the defaults.
     estimator: str = "auto"
     durations: str = "predicted"
     cpu_time_estimator: str = NO_ESTIMATOR
 
 
 class Function:
-    """Observes, is refitted, and publishes; not to be used from two threads at once.
+    """Learns one function and publishes its answers. Not safe for use from two threads at once.
 
-    learned_to is the stream entry of the newest observation that was applied, last_milliseconds its time, and
-    published what is answered now.
+    learned_to is the ID of the newest stream entry that was applied, last_milliseconds that entry's time, and
+    published has the current answers.
     """
 
     def __init__(
@@ -134,8 +134,8 @@ class Function:
         self._observed = 0
         self._since_refit = 0
         self._due_after = min(settings.min_observations, settings.window)
-        # Up to which observation the window may have calls from before a shift. Not stored: what has shifted
-        # is seen again.
+        # The number of the observation up to which the window may have calls from before a shift. Not stored:
+        # a shift is noticed again.
         self._unsettled_to = 0
         self._urgent = 0  # the number of the last observation that asked for a refit at once; 0 for none
         self._drift: Drift | None = None
@@ -159,7 +159,7 @@ class Function:
         )
 
     def observe(self, entry_id: str, sample: Sample) -> Scored:
-        """Applies an observation; ValueError if entry_id is no id of a stream entry."""
+        """Applies an observation. Raises ValueError if entry_id is not the ID of a stream entry."""
         position = _position(entry_id)
         if position <= _position(self.learned_to):
             return Scored(repeated=True)
@@ -184,13 +184,13 @@ class Function:
         return scored
 
     def refit_due(self) -> bool:
-        """Whether start_refit would learn something; never while there are too few observations."""
+        """Whether a refit would teach anything new; False while there are too few observations."""
         if self._kept.known < min(self._settings.min_observations, self._settings.window):
             return False
         return self._urgent > 0 or self._since_refit >= self._due_after
 
     def haste(self) -> Haste:
-        """Of a refit that is due."""
+        """How soon a refit that is due should run."""
         known, window = self._kept.known, self._settings.window
         young = known < min(_YOUNG, window) or self._settings.estimator == MOVING_WINDOW
         most = self._due_after if young else _OVERDUE * window
@@ -200,9 +200,9 @@ class Function:
         return Haste.SOON if soon else Haste.WHENEVER
 
     def start_refit(self) -> Callable[[], Fitted]:
-        """Takes a copy of what is to be learned from; the fit itself may run in another thread.
+        """Copies the calls to learn from, and returns the fit, which may run in another thread.
 
-        A refit is due until its outcome is adopted: one that failed or was lost is due still.
+        A refit stays due until its outcome is adopted, even if one failed or was lost.
         """
         self._forget()
         calls = list(self._past.window)
@@ -217,14 +217,14 @@ class Function:
         return work
 
     def adopt(self, fitted: Fitted) -> None:
-        """Publishes the outcome of a refit that start_refit gave, and counts to the next."""
+        """Publishes the outcome of start_refit's fit, and starts to count towards the next refit."""
         self._since_refit = self._observed - fitted.observed
         if self._urgent <= fitted.observed:
             self._urgent = 0
         grown = max(1, math.ceil(_GROWTH * len(fitted.calls)))
         self._due_after = min(self._settings.refit_every, grown)
         if self._settings.estimator == MOVING_WINDOW:
-            self._due_after = 1  # it would otherwise be of the last five calls of long ago
+            self._due_after = 1  # otherwise its last five calls would be old ones
         self._answers = fitted.fit.answers
         changed = [i for i in range(2) if fitted.fit.estimators[i] != self._estimators[i]]
         self._estimators = fitted.fit.estimators
@@ -248,7 +248,7 @@ class Function:
             self._publish(Stage.MODELLED, self._modelled())
 
     def rest(self) -> None:
-        """Takes less memory from now on, and longer for the next observation or refit."""
+        """Packs the past: it takes less memory, but the next observation or refit takes longer."""
         if isinstance(self._kept, Past):
             self._kept = Packed(self._kept.state(), self._settings)
 
@@ -288,10 +288,10 @@ class Function:
 
     @classmethod
     def restore(cls, state: FunctionState, settings: Settings) -> Self:
-        """The function as it was, at rest; a window longer than the settings' keeps its newest calls.
+        """The function as it was, at rest. A window longer than the settings' keeps only its newest calls.
 
-        Answers of another estimator or other durations than the settings' are not kept: it predicts nothing
-        until the refit that is due then, if its window has enough observations.
+        Answers made with another estimator or other durations than the settings' are dropped: the function
+        predicts nothing until it is refitted, which is due at once if its window has enough observations.
         """
         if (state.estimator, state.durations) != (settings.estimator, settings.durations):
             return cls._learned_anew(state, settings)
@@ -299,7 +299,7 @@ class Function:
         function.learned_to = state.learned_to
         function.last_milliseconds = state.last_milliseconds
         function.published = state.published
-        # As before it was stored, in one place when they are the same.
+        # One object if they are equal, as before it was stored.
         same = state.answers == state.published.answers
         function._answers = state.published.answers if same else state.answers
         function._observed = state.observed
@@ -314,7 +314,7 @@ class Function:
 
     @classmethod
     def _learned_anew(cls, state: FunctionState, settings: Settings) -> Self:
-        """The function with its calls, but nothing of what was answered."""
+        """The function with its calls, but without its answers."""
         function = cls(state.name, state.configuration, settings)
         function.learned_to = state.learned_to
         function.last_milliseconds = state.last_milliseconds
@@ -328,7 +328,7 @@ class Function:
         return function
 
     def _scored(self, sample: Sample) -> Scored:
-        """Compares with the published answer, and tallies it."""
+        """Compares a sample with the published answer, and tallies the result."""
         missed: list[bool | None] = []
         errors: list[float | None] = []
         answered = self.published.at(sample.size)
@@ -405,7 +405,7 @@ class Function:
             self._unsettled_to = self._observed + self._settings.window
 
     def _forget(self) -> None:
-        """Drops the calls from before a drift once enough newer ones say that it was one."""
+        """Drops the calls from before a drift once enough newer calls confirm it."""
         if self._drift is None:
             return
         newer = min(self._observed - self._drift.since, len(self._past.window))
@@ -421,16 +421,16 @@ class Function:
             >= _CONFIRMED_SHARE * newer
             for i, resource in enumerate(self._resources)
         ):
-            # Of inputs larger than any since, nothing newer is known.
+            # Keep calls with larger inputs than any since the drift: nothing newer is known about those.
             largest = max(call.sample.size for call in calls)
             kept = [call for call in older if call.sample.size > largest]
             self._past.window = deque([*kept, *calls], maxlen=self._settings.window)
         self._drift = None
 
     def _derive_offsets(self, fitted: Fitted, changed: Sequence[int]) -> None:
-        """Starts the offsets anew for new answers, from what these would have missed.
+        """Restarts the offsets for new answers, from what those would have missed.
 
-        changed are the resources that another estimator answers for than before.
+        changed are the resources whose estimator has changed.
         """
         unlearned = min(self._observed - fitted.observed, len(self._past.window))
         newer = list(self._past.window)[len(self._past.window) - unlearned :]
@@ -438,7 +438,8 @@ class Function:
             derived: list[tuple[int, int]] = []
             for position, answer in sorted(fitted.fit.held_out[i].items()):
                 call = fitted.calls[position]
-                # Half of the window teaches less than all of it, as the answer of that time may tell.
+                # A held-out answer was learned from half of the window, so the answer that the call met may
+                # be the better one.
                 met = 0 if i in changed else (call.cpu_milli, call.memory_bytes)[i]
                 derived.append((resource.use(call.sample).peak, max(answer, met)))
             for call in newer:
@@ -448,14 +449,17 @@ class Function:
             offset.derive(derived)
 
     def _forget_answers(self, changed: Sequence[int]) -> None:
-        """Leaves out of later offsets what another estimator answered."""
+        """Keeps the answers of replaced estimators out of later offsets."""
         if changed:
             cpu, memory = (i not in changed for i in range(2))
             calls = (Call(c.sample, c.cpu_milli * cpu, c.memory_bytes * memory) for c in self._past.window)
             self._past.window = deque(calls, maxlen=self._settings.window)
 
     def _spared(self, fitted: Fitted, i: int) -> list[float]:
-        """What calls like those learned from are spared, with what is tried of demands not seen yet."""
+        """By how much, in options, answers exceed the needs of calls like those learned from.
+
+        The answers include raises to try for demands not seen yet.
+        """
         answered = []
         for position, answer in fitted.fit.held_out[i].items():
             call = fitted.calls[position]
@@ -463,7 +467,7 @@ class Function:
         return list(spared(answered, self._resources[i]))
 
     def _largest(self) -> tuple[int, int]:
-        """The largest options; at least what is answered, and what the function was seen to have."""
+        """The largest options to try: no less than the answers, or than the function was seen to have."""
         answers = self._answers
         cpu, memory = (
             max(
@@ -488,7 +492,7 @@ class Function:
         return max(*(answers.cpu_milli, answers.memory_bytes)[i].values, answers.unknown[i])
 
     def _most(self) -> tuple[int, int]:
-        """Up to where the offsets raise answers."""
+        """The amounts up to which the offsets raise answers."""
         cpu, memory = self._past.offsets
         return cpu.most(self._highest(0)), memory.most(self._highest(1))
 
@@ -500,7 +504,7 @@ class Function:
             first = first_cpu_time([call.sample for call in self._past.window])
             answers = replace(answers, cpu_time_us=first.table, unknown_cpu_time_us=first.unknown)
             cpu_time_estimator = first.estimator
-        # More than the largest would raise no answer any further, and the activator takes only so much.
+        # A larger offset would raise no answer any further, and the activator accepts only so much.
         offset = (
             min(self._past.offsets[0].value(), largest[0]),
             min(self._past.offsets[1].value(), largest[1]),

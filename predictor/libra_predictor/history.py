@@ -1,4 +1,4 @@
-"""What is remembered of a function's calls: the calls themselves, and tallies of how they were answered."""
+"""The memory of a function's calls: the calls themselves, and tallies of how they were answered."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ _BLOCK = 500  # calls
 class Call:
     """A sample with the raw answers that it met, without the offset.
 
-    0 when there were none, or when another estimator than today's gave them.
+    An answer is 0 if there was none, or if its estimator has been replaced since.
     """
 
     sample: Sample
@@ -25,7 +25,7 @@ class Call:
 
 
 class Calls(BaseModel):
-    """Calls in columns, oldest first, which takes a quarter of the room that records take."""
+    """Calls in columns, oldest first, which take a quarter of the space of records."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
@@ -40,7 +40,7 @@ class Calls(BaseModel):
     failed: list[bool]
     answered_cpu_milli: list[int]
     answered_memory_bytes: list[int]
-    # Of format 1 there is none; what is not known is 0.
+    # Missing in format 1. 0 means not known.
     cpu_time_ns: list[int] = Field(default_factory=lambda columns: [0] * len(columns.get("size", ())))
 
     @model_validator(mode="after")
@@ -90,7 +90,7 @@ class Calls(BaseModel):
 
 
 class Block(BaseModel):
-    """Sums over some calls; in thousandths, and so whole, for sums that a restart does not change."""
+    """Sums over some calls, in whole thousandths, so that a restart does not change them."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
@@ -100,7 +100,7 @@ class Block(BaseModel):
 
 
 class TallyState(BaseModel):
-    """All of a Tally, for a store."""
+    """The complete state of a Tally, for a store."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 

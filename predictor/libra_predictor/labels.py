@@ -1,4 +1,4 @@
-"""What is learned of a sample: the option that it needed or, where that is not known, the next to try."""
+"""Labels samples with the option that each needed or, where that is not known, the next one to try."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,15 +16,15 @@ class Use:
     size: int
     peak: int
     limit: int  # 0 when there is none
-    censored: bool  # the limit was in the way: the demand is at least the peak
-    failed: bool = False  # for want of something else: the peak says little
+    censored: bool  # held back by the limit: the demand is at least the peak
+    failed: bool = False  # for lack of something else: the peak says little
 
 
 @dataclass(frozen=True, slots=True)
 class Label:
     """A sample's class: the option that would have held it, in the unit of the resource."""
 
-    use: int  # the position of the use that is labelled
+    use: int  # the position of the labelled use
     size: int
     option: int
     censored: bool  # the option is one to try: the demand was not seen
@@ -53,7 +53,7 @@ def memory(sample: Sample) -> Use:
 
 
 def throttled(sample: Sample) -> bool:
-    """Whether its duration is not the function's own, because of its limits."""
+    """Whether a limit changed the duration, so that it is not the function's own."""
     return sample.failed or sample.throttled_share >= _THROTTLED_SHARE
 
 
@@ -63,17 +63,17 @@ class Resource:
 
     use: Callable[[Sample], Use]
     step: int  # between two options
-    largest: int  # the option up to which a demand that cannot be seen is searched for
+    largest: int  # the largest option to try for a demand that cannot be seen
 
     def option(self, volume: int) -> int:
         return option(volume, self.step)
 
     def tells(self, use: Use, answer: int) -> bool:
-        """Whether a use says if an answer sufficed: a censored one only says when it did not."""
+        """Whether a use tells if an answer was enough. A censored one only tells that it was not."""
         return answer > 0 and not use.failed and (not use.censored or self.option(use.peak) > answer)
 
     def largest_seen(self, use: Use) -> int:
-        """The largest option to try after a use: not less than what the function already has."""
+        """The largest option to try after a use: no less than the function already has."""
         return max(self.largest, self.option(max(use.limit, use.peak)))
 
 
@@ -85,13 +85,13 @@ def target(use: Use, largest: int) -> int:
 def labels(uses: Sequence[Use], step: int, largest: int) -> list[Label]:
     """Labels the uses, oldest first.
 
-    What a throttled invocation wanted cannot be seen, only that it wanted more: its label is the next size
-    to try. Once the demand of as large an input was seen there is no need to try. If none that was seen
-    later came near it, as in a function whose demand does not follow size, it still needed its own peak.
-    Failed uses are only labelled when there is nothing else.
+    A censored use only shows that the invocation wanted more, so its label is the next option to try. There
+    is no need to try once the demand of an input at least as large was seen. Then its label is its own peak
+    if no demand seen later reached that, as in a function whose demand does not follow size; otherwise it has
+    none. Failed uses are only labelled when there is nothing else.
     """
     found: list[Label] = []
-    # Of what was later seen uncensored, apart for known and unknown sizes: the largest size, and peak.
+    # The largest size and the largest peak seen uncensored later, apart for known and unknown sizes.
     size_seen = {True: UNKNOWN_SIZE - 1, False: UNKNOWN_SIZE - 1}
     peak_seen = {True: 0, False: 0}
     all_failed = all(use.failed for use in uses)

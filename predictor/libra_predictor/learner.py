@@ -27,7 +27,7 @@ _LAST_SAVE_SECONDS = 2.0
 class Predictor:
     """Keeps the models of the repository up to date until it is stopped.
 
-    Raises ValueError for a store that is not known.
+    Raises ValueError for an unknown store.
     """
 
     def __init__(
@@ -40,13 +40,13 @@ class Predictor:
         self._replica = Replica(repository, self._store, self._connection)
         self._lock = Lock(self._connection, lease_seconds)
         self._before: dict[str, Function] = {}
-        self._redis_was_lost = False  # and what it had is not in the store again
-        self._settled = settings.role == "serve"  # whether it need not learn before it is ready
+        self._redis_was_lost = False  # and the store does not have all of it again yet
+        self._settled = settings.role == "serve"  # whether it need not learn more to be ready
         self._stopping = asyncio.Event()
 
     @property
     def ready(self) -> bool:
-        """True from when the store was read and, if this replica learns then, all that was recorded."""
+        """True once the store is read and, if this replica is the learner then, all recorded is learned."""
         return self._replica.read.is_set() and self._settled
 
     @property
@@ -55,18 +55,18 @@ class Predictor:
         return self._replica.learning
 
     def functions(self) -> Mapping[str, Published]:
-        """What is answered now, by namespace/revision."""
+        """The current answers, by namespace/revision."""
         return self._replica.functions
 
     async def run(self) -> None:
-        """Serves and learns until stop; raises what it cannot go on after."""
+        """Serves and learns until stop. Raises any error that it cannot go on after."""
         try:
             await first_of(self._replica.follow(), self._learn())
         finally:
             await self._connection.close()
 
     def stop(self) -> None:
-        """Lets run save what it learned and return."""
+        """Makes run save what it learned and return."""
         self._stopping.set()
 
     async def _learn(self) -> None:

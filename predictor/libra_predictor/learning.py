@@ -1,4 +1,4 @@
-"""What a replica does while it holds the lock: consume, learn, refit, save and announce."""
+"""The work of a replica while it holds the lock: consume, learn, refit, save and announce."""
 
 import asyncio
 import logging
@@ -26,7 +26,7 @@ from libra_predictor.tasks import first_of
 
 log = logging.getLogger(__name__)
 
-MOST_AWAKE: Final = 300  # functions that take the memory that observing and refitting does: some 190 KiB each
+MOST_AWAKE: Final = 300  # functions kept unpacked, ready to observe and refit, at some 190 KiB each
 SAVE_SECONDS: Final = 0.1  # between two saves, and so between two announcements
 _READ_SECONDS = 0.25  # between two reads while there is something to read: a read costs more than its entries
 _MOST_UNSAVED = 5000  # entries read and not acknowledged
@@ -55,10 +55,10 @@ _refit_seconds = _meter.create_histogram(
 
 
 class Learning:
-    """The learner, from when it took the lock to when it loses it.
+    """The learner, from taking the lock to losing it.
 
-    functions are those it learns, the one observed last at the end; loaded is true from when they are whole,
-    and saved from when the store had all of them once.
+    functions are those that it learns, the one observed last at the end. loaded is true once all of them are
+    loaded, and saved once the store has had all of them.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Learning:
         self.functions: dict[str, Function] = {}
         self.loaded = False
         self.saved = False
-        # Set when all that was recorded at the start is learned, and answered from as far as it was pressing.
+        # Set once everything recorded before the start is learned, and the answers of pressing refits served.
         self.caught_up = asyncio.Event()
         self._settings = settings
         self._connection = connection
@@ -78,14 +78,14 @@ class Learning:
         self._newest_at_start = "0-0"
         self._consumed = False
         self._learned = False
-        self._awaited: set[str] = set()  # to be refitted before all that was recorded is learned
+        self._awaited: set[str] = set()  # functions to refit before it has caught up
         self._not_at_rest: dict[str, Function] = {}  # the one used last at the end
         self._unacknowledged: dict[str, None] = {}
         self._changed: dict[str, None] = {}
         self._dropped: dict[str, None] = {}
         self._unsaved = asyncio.Event()
         self._unsaved_since = -math.inf  # on the monotonic clock
-        self._to_save = asyncio.Event()  # at once, for others should know of it
+        self._to_save = asyncio.Event()  # to save at once, because others should know
         self._saved = asyncio.Event()
         self._announced: dict[str, int] = {}
         self._refits = Refits(time.monotonic())
@@ -93,10 +93,10 @@ class Learning:
         self.scores = Scores()
 
     async def run(self, before: dict[str, Function]) -> None:
-        """Learns for ever, after what the store has; raises LockLostError.
+        """Loads the store, then learns for ever. Raises LockLostError.
 
-        before are the functions of an earlier hold of this replica, for when Redis was lost with the store;
-        none are left in it when they are not needed any more.
+        before are the functions of an earlier hold of this replica, in case Redis was lost with the store.
+        run empties it once it no longer needs them.
         """
         back_off = BackOff()
         while True:
@@ -117,7 +117,7 @@ class Learning:
             log.warning("%s: %s", what, error)
 
     async def _begin(self, before: Mapping[str, Function]) -> None:
-        # First, so that an earlier learner acknowledges nothing any more that is not in the store yet.
+        # First, so that an earlier learner can no longer acknowledge what is not in the store yet.
         opened = await self._stream.open()
         index = await self._store.index()
         if index.fence > self._hold.fence:
@@ -155,7 +155,7 @@ class Learning:
             if function.published.version != self._announced[name]:
                 self._mark(name)
             if function.published.stage is Stage.PROFILING and function.refit_due():
-                # The settings changed: what it answered is not to be served any more.
+                # The settings changed: its old answers must no longer be served.
                 await self._refit(function, Haste.NOW)
             self._replica.publish(function.published)
             self._want_refit(function)
@@ -173,7 +173,7 @@ class Learning:
         )
 
     def _keep(self, before: Mapping[str, Function]) -> None:
-        """Takes what this replica has in memory for what a lost Redis does not have any more."""
+        """Restores from this replica's memory what a lost Redis no longer has."""
         for name, function in before.items():
             stored = self.functions.get(name)
             if stored is None or id_order(stored.learned_to) < id_order(function.learned_to):
@@ -201,7 +201,7 @@ class Learning:
             log.warning("function=%s rebuilt from %d recorded observations", name, count)
 
     def _opened(self, opened: Opened) -> None:
-        """Sees to observations whose entries are older than the marks, because Redis started over."""
+        """Resets the functions' marks if Redis started over and so gives new entries lower IDs."""
         newest = max((id_order(f.learned_to) for f in self.functions.values()), default=(0, 0))
         clock_went_back = 1000 * opened.seconds + 1000 < newest[0]
         if id_order(opened.newest) >= newest or not (opened.group_is_new or clock_went_back):
@@ -239,7 +239,7 @@ class Learning:
                 newest = entries[-1].id if entries else self._newest_at_start
                 if not self._consumed and id_order(newest) >= id_order(self._newest_at_start):
                     self._consumed = True
-                    # The others have answers, and of many functions most are always due.
+                    # Not the others: they have answers, and with many functions most are always due.
                     self._awaited = set(self._refits.pressing(time.monotonic()))
                     self._refit_wanted.set()
                 if not entries:
@@ -281,7 +281,7 @@ class Learning:
             log.exception("entry %s of %s skipped: function=%s", entry.id, STREAM, observed.function)
 
     def _function(self, observed: Observed) -> Function:
-        """The function, now the one observed last."""
+        """Finds or creates the function, and makes it the one observed last."""
         name = observed.function
         function = self.functions.pop(name, None)
         if function is None:
@@ -299,7 +299,7 @@ class Learning:
         return function
 
     def _awake(self, function: Function) -> None:
-        """Lets others rest when too many do not."""
+        """Notes that function is in use, and lets the least recently used rest if too many do not."""
         self._not_at_rest.pop(function.name, None)
         self._not_at_rest[function.name] = function
         while len(self._not_at_rest) > MOST_AWAKE:
@@ -379,9 +379,9 @@ class Learning:
             await asyncio.sleep(wait)
 
     async def save(self) -> None:
-        """Publishes, saves and announces what changed, then acknowledges what it was learned from.
+        """Publishes, saves and announces what changed, then acknowledges the entries learned from.
 
-        Raises LockLostError, StoreUnreachableError or UNREACHABLE; the next call saves what was not saved.
+        Raises LockLostError, StoreUnreachableError or UNREACHABLE. The next call saves what this one did not.
         """
         self._unsaved.clear()
         learned = list(self._unacknowledged)
@@ -393,7 +393,7 @@ class Learning:
         self._saved.set()
 
     async def _save_news(self) -> None:
-        """The same of functions whose answers changed; what they were learned from is acknowledged later.
+        """Saves like save, but only functions whose answers changed, and acknowledges nothing yet.
 
         A function's answers change far less often than it is observed.
         """
@@ -441,7 +441,7 @@ class Learning:
         return [state.published for state in states]
 
     async def _check(self) -> None:
-        """An object store cannot refuse what a learner writes that slept through the loss of its lock."""
+        """Checks the fence: an object store does not refuse a learner that slept through its lock's loss."""
         if self._store.by_fence:
             await self._stream.check()
 
@@ -460,7 +460,7 @@ class Learning:
             self._refit_wanted.set()
 
     async def _refit_all(self) -> None:
-        """Refits one function at a time, so that at most one thread is taken from those who answer."""
+        """Refits one function at a time, so that refits take at most one thread from requests."""
         while True:
             if self._consumed and not self._learned and not self._awaited:
                 self._learned = True
@@ -519,7 +519,7 @@ class Learning:
     async def _retire_all(self) -> None:
         while True:
             await self.caught_up.wait()
-            # By the clock that gave the entries their times.
+            # By Redis' clock, which gave the entries their times.
             since = 1000 * self._stream.seconds - self._settings.retire_days * _MILLISECONDS_A_DAY
             for name in [n for n, f in self.functions.items() if _last_seen(f) < since]:
                 log.info("function=%s retired: not observed for %g days", name, self._settings.retire_days)
@@ -528,20 +528,20 @@ class Learning:
 
 
 def _last_seen(function: Function) -> int:
-    """Unix milliseconds; versions are that as well, nearly."""
+    """Unix milliseconds; a version is nearly that, too."""
     return function.last_milliseconds or function.published.version
 
 
 def _timed(work: Callable[[], Fitted]) -> tuple[Fitted, float]:
-    """What work returns, and the CPU time that it took."""
+    """Runs work; returns its result and the CPU seconds that it took."""
     started = time.thread_time()
     return work(), time.thread_time() - started
 
 
 def _adopted(published: Published, settings: Settings) -> Function:
-    """A function of which only the answers are left."""
+    """Makes a function from its answers, when nothing else of it is left."""
     answers = published.answers_with_offset()
     function = Function(published.function, published.configuration, settings, answers)
-    # What the offset came of is lost: it has to outlast the first observation.
+    # The calls behind the offset are lost, so the answers include it: it must outlast the first observation.
     function.published = replace(published, version=published.version + 1, answers=answers, offset=(0, 0))
     return function

@@ -1,7 +1,7 @@
 """The fenced lock that makes one replica the learner.
 
-A lock alone cannot keep a learner from writing that slept through its loss. So each holder also gets a
-number that only grows, its fence, and what it writes is refused, or ignored, after a greater one.
+A lock alone does not stop a learner that slept through its loss from writing. So each holder also gets a
+fence, a number that only grows, and its writes are refused or ignored after a greater fence.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ class Hold:
 
     token: str
     fence: int
-    redis_was_lost: bool  # Redis had counted less far than fences that were seen before
+    redis_was_lost: bool  # Redis' fence was behind one seen before
 
 
 class Lock:
@@ -63,7 +63,7 @@ class Lock:
         self._release = connection.client.register_script(_RELEASE)
 
     async def acquire(self, above: int) -> Hold | None:
-        """Takes the lock if it is free, with a fence greater than above; raises UNREACHABLE."""
+        """Takes the lock if it is free, with a fence greater than above. Raises UNREACHABLE."""
         token, asked = secrets.token_hex(16), time.monotonic()
         reply = self._acquire(keys=[LOCK, FENCE], args=[token, self._milliseconds, above])
         fence, went_back = await cast(Awaitable[list[int]], reply)
@@ -74,7 +74,7 @@ class Lock:
         return Hold(token, fence, redis_was_lost=bool(went_back) and above > 0)
 
     async def keep(self, hold: Hold) -> None:
-        """Renews the lock for as long as that works; raises LockLostError."""
+        """Renews the lock for as long as that works, then raises LockLostError."""
         back_off = BackOff()
         wait = self._lease / 3
         while True:

@@ -21,7 +21,7 @@ _RESULTS = (
     "memory_bytes",
     "duration_ms",
     "cpu_time_us",
-)  # the outputs that depend on the size; the first four
+)  # the first four outputs, which depend on the size
 
 
 def model_name(function: str) -> str:
@@ -30,7 +30,7 @@ def model_name(function: str) -> str:
 
 
 def function_name(model: str) -> str:
-    """The function of a model's name. A namespace has no dots, so there is only one."""
+    """The function that a model name stands for: only one, because a namespace has no dots."""
     return model.replace(".", "/", 1)
 
 
@@ -52,12 +52,12 @@ def size_of(name: object, datatype: object, shape: object, data: object) -> int:
 
 
 def told(value: object) -> str:
-    """What a client sent, for an error: of bounded length and depth, and free of what no UTF-8 can hold."""
+    """Formats a client's value for an error: of bounded length and depth, and encodable as UTF-8."""
     return reprlib.repr(value)
 
 
 class FunctionModel(Model):
-    """Immutable: what is learned anew is a new model under the same name."""
+    """Immutable: after the function has learned, a new model replaces it under the same name."""
 
     def __init__(self, published: Published) -> None:
         super().__init__(model_name(published.function))
@@ -154,7 +154,7 @@ class FunctionModel(Model):
 
     @cached_property
     def _json(self) -> bytes:
-        """The format of a body, for the id as JSON and the results."""
+        """The format string of a body, with places for the ID as JSON and the results."""
         head = orjson.dumps(
             {"model_name": self.name, "model_version": None, "parameters": self._parameters}
         ).replace(b"%", b"%%")

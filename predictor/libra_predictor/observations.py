@@ -1,4 +1,4 @@
-"""What the node agents append to the stream of observations, and how one of its entries is read."""
+"""The stream of observations that the node agents append to, and how to read its entries."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,11 +11,12 @@ VERSION: Final = b"1"
 UNKNOWN_SIZE: Final = -1
 MAX_SIZE: Final = 1 << 50  # bytes; a declared input size beyond 1 PiB is a mistake or an attack
 # The activator refuses a table with values beyond 1 << 20 millicores, 1 << 40 bytes, a day or 30 CPU days, so
-# that one odd call would cost its function all answers. None is above them, nor is the option above it.
+# one odd call would cost its function all answers. Nothing within these bounds exceeds those, nor does the
+# option above it.
 MAX_CPU_MILLI: Final = 1_000_000
 MAX_MEMORY_BYTES: Final = 1_000_000_000_000
 MAX_DURATION_MS: Final = 24 * 3600 * 1000
-MAX_CPU_TIME_US: Final = 30 * 24 * 3600 * 10**6  # CPU days: what is observed lasts a minute at most
+MAX_CPU_TIME_US: Final = 30 * 24 * 3600 * 10**6  # CPU days; an observed invocation lasts a minute at most
 _MAX_DURATION_NS = MAX_DURATION_MS * 10**6
 _MAX_CPU_TIME_NS = MAX_CPU_TIME_US * 10**3
 _NEAR_MEMORY_LIMIT = 0.95
@@ -35,7 +36,7 @@ class Resources(BaseModel):
 
 
 class Observation(BaseModel):
-    """What is learned from of an api.Observation; its other fields are ignored."""
+    """The fields of an api.Observation that are learned from. The others are ignored."""
 
     model_config = ConfigDict(strict=True, frozen=True)
 
@@ -54,7 +55,7 @@ class Observation(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A usable observation, as small as a window of it should be."""
+    """A usable observation, kept small because a window has many."""
 
     size: int
     duration_ns: int
@@ -65,7 +66,7 @@ class Sample:
     throttled_share: float
     first: bool = False
     failed: bool = False  # at its memory limit, and so before it had used the CPU and time that it needs
-    cpu_time_ns: int = 0  # 0: not known, for no invocation uses none
+    cpu_time_ns: int = 0  # 0: not known, as every invocation uses some
 
     @property
     def at_memory_limit(self) -> bool:
@@ -84,7 +85,7 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class Useless:
-    """Why an entry teaches nothing; problem is empty unless the entry is a mistake of its writer."""
+    """Why an entry teaches nothing. problem is empty unless the entry's writer made a mistake."""
 
     reason: str
     problem: str = ""
@@ -114,7 +115,7 @@ def parse(fields: Mapping[bytes, bytes]) -> Observed | Useless:
         failed=not 200 <= observation.status < 300,
         cpu_time_ns=observation.cpu_time_ns,
     )
-    # To be killed for want of memory is the plainest sign of it; other failures tell of no demand.
+    # A kill at the memory limit is the plainest sign of a demand. Other failures tell of none.
     if sample.failed and not (observation.status >= 500 and sample.at_memory_limit):
         return Useless("failed")
     return Observed(observation.function, observation.configuration, sample)

@@ -1,4 +1,4 @@
-"""The conformal offset: what is added to answers so that about one call in a hundred is missed."""
+"""The conformal offset: the amount added to answers so that they miss about one call in a hundred."""
 
 import math
 from collections import deque
@@ -9,18 +9,18 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 from libra_predictor.labels import option
 
-_CALLS = 200  # that the offset is derived from; below 199 of them it covers all
+_CALLS = 200  # to derive the offset from; it covers all of fewer than 199
 _ONE_IN = 100  # calls may be missed
-_LATELY = 15  # calls within which a second miss is taken for a drift
+_LATELY = 15  # calls within which a second miss counts as a drift
 _MOST_RATIO = 4.0
-_DECAY = 0.5 ** (1 / 20)  # a rise halves in twenty calls that suffice
+_DECAY = 0.5 ** (1 / 20)  # a rise halves over twenty calls without a miss
 
 
 def covering(shortfalls: Iterable[int]) -> int:
-    """What the next call's shortfall is within in 99 of 100 cases, or in as many as these can tell of.
+    """The bound that the next call's shortfall keeps in 99 of 100 cases, or in as many as these can tell.
 
-    It is as likely to be of any rank among n of them, and so within the ⌈0.99 (n + 1)⌉th; there is at least
-    one.
+    The next shortfall is equally likely to have any rank among n of them, so the ⌈0.99 (n + 1)⌉th is its
+    bound. There must be at least one.
     """
     ranked = sorted(shortfalls)
     count = len(ranked)
@@ -28,7 +28,7 @@ def covering(shortfalls: Iterable[int]) -> int:
 
 
 class OffsetState(BaseModel):
-    """All of an Offset, for a store."""
+    """The complete state of an Offset, for a store."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
@@ -45,26 +45,24 @@ class OffsetState(BaseModel):
 
 
 class Offset:
-    """The offset of one resource, in its unit and a multiple of its options.
+    """The offset of one resource, in its unit, and a multiple of the step between its options.
 
-    It is the larger of two: the conformal quantile of the last calls' shortfalls, which keeps the rate of
-    misses in the long run, and a rise that follows each miss at once and decays.
+    It is the larger of two: the conformal quantile of the last calls' shortfalls, which keeps the long-run
+    rate of misses, and a rise, which follows each miss at once and decays.
     """
 
     def __init__(self, step: int, largest: int) -> None:
-        """largest is the option beyond which nothing is answered unless it was seen to be needed."""
+        """largest is the option that answers do not exceed, unless a call was seen to need more."""
         self._step, self._largest = step, largest
         self._calls: deque[tuple[int, int]] = deque(maxlen=_CALLS)  # peak and raw answer
-        # Of these calls: it is asked for far more often than it changes.
+        # Kept for the same calls, because the offset is asked for far more often than it changes.
         self._shortfalls: deque[int] = deque(maxlen=_CALLS)
-        self._covering: int | None = (
-            None  # the offset that enough of them ask for; None when that is not known
-        )
-        self._ratios: deque[float] = deque(maxlen=_LATELY)  # of peak to raw answer if it was missed, or 0
+        self._covering: int | None = None  # covering() of them; None until it is computed
+        self._ratios: deque[float] = deque(maxlen=_LATELY)  # peak / raw answer of a missed call, else 0
         self._rise = 0.0  # options
 
     def observe(self, peak: int, raw: int, highest: int) -> None:
-        """Takes in a call that used peak and whose answer without the offset was raw.
+        """Takes in a call that used peak and that was answered raw, without the offset.
 
         highest is the highest raw answer of the function.
         """
@@ -77,8 +75,7 @@ class Offset:
             repeated = any(self._ratios)
             self._ratios.append(min(peak / raw, _MOST_RATIO))
             if repeated:
-                # A demand that drifts mostly does so in proportion: where the largest answers have to be is
-                # told by the small ones.
+                # A demand mostly drifts in proportion: the small answers tell where the largest have to be.
                 wanted = option(round(max(self._ratios) * highest), self._step)
                 self._rise = max(self._rise, (wanted - highest) / self._step)
         self._calls.append((peak, raw))
@@ -94,18 +91,18 @@ class Offset:
         return max(0, rise, self._covering)
 
     def most(self, highest: int) -> int:
-        """The answer up to which the offset raises others: what one of the calls needed.
+        """The answer up to which the offset raises others: the most that one of the calls needed.
 
-        The next call is as likely to need more than all of them as to have more of a shortfall, so no offset
-        has to lift answers that are near the most already. Where demands grow, which a rise tells, it has.
-        highest is the highest answer without the offset.
+        The next call is as likely to need more than all of them as to have a larger shortfall than all, so
+        the offset need not lift answers that are near the most already. It must where demands grow, as a rise
+        shows. highest is the highest answer without the offset.
         """
         rise = math.ceil(self._rise - 0.5) * self._step
         seen = option(max(self._calls)[0], self._step) if self._calls else 0
         return max(highest, seen, min(highest + rise, self._largest))
 
     def derive(self, calls: Iterable[tuple[int, int]]) -> None:
-        """Starts anew from calls, oldest first: their peaks, and raw answers that had not learned them."""
+        """Restarts from calls, oldest first: their peaks, and raw answers that did not learn from them."""
         self._ratios.clear()
         self._rise = 0.0
         self._calls = deque(calls, maxlen=_CALLS)

@@ -1,4 +1,4 @@
-"""What a function learns from. Nothing of it is needed to answer, and it is most of what a function takes."""
+"""The calls that a function learns from: most of its memory, and not needed to answer."""
 
 import zlib
 from collections import deque
@@ -16,7 +16,7 @@ LATELY = 15  # calls
 
 
 class PastState(BaseModel):
-    """All of a Past, to be stored and restored."""
+    """The complete state of a Past, for a store."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
@@ -25,7 +25,7 @@ class PastState(BaseModel):
     offsets: tuple[OffsetState, OffsetState]
     tallies: tuple[TallyState, TallyState, TallyState]
     missed: tuple[list[bool], list[bool]]
-    # Format 1 knows no CPU time, and 3 not what answers spare.
+    # Format 1 has no CPU time, and formats up to 3 no spare.
     cpu_time_tally: TallyState = TallyState()
     spare: tuple[list[float], list[float]] = ([], [])
 
@@ -47,9 +47,9 @@ class Past:
         )
         self.tallies = (Tally(), Tally(), Tally())
         self.cpu_time_tally = Tally()
-        # Of the last calls since the last refit or drift.
+        # Whether each of the last calls was missed, since the last refit or drift.
         self.missed: tuple[deque[bool], deque[bool]] = (deque(maxlen=LATELY), deque(maxlen=LATELY))
-        # What the answers spare, since the last refit.
+        # By how many options the answers exceed needs, since the last refit.
         self.spare: tuple[Sequence[float], Sequence[float]] = ((), ())
 
     @property
@@ -70,7 +70,7 @@ class Past:
 
     @classmethod
     def restore(cls, state: PastState, settings: Settings) -> Self:
-        """A window longer than the settings' keeps its newest calls."""
+        """Restores a past. A window longer than the settings' keeps only its newest calls."""
         past = cls(settings)
         past.window.extend(state.window.calls())
         past.startups.extend(state.startups.calls())
@@ -85,7 +85,7 @@ class Past:
 
 
 class Packed:
-    """A Past in some 5 KiB, where a full window takes 190."""
+    """A Past in some 5 KiB; unpacked, a full window takes 190."""
 
     __slots__ = ("_state", "known")
 

@@ -1,4 +1,4 @@
-"""KServe's REST server, without what only an operator of models should be able to do."""
+"""KServe's REST server, without the operations that only an operator of models should have."""
 
 from collections.abc import Callable
 from http import HTTPStatus
@@ -28,7 +28,7 @@ from libra_predictor.model import ACCEPTED, ACCEPTED_SIZE, FunctionModel, functi
 from libra_predictor.telemetry import Inferences
 from libra_predictor.waiting import WaitingServer
 
-_LONGEST_NAME = 320  # a namespace, a dot and a revision have 127
+_LONGEST_NAME = 320  # a namespace, a dot and a revision have at most 127
 
 
 class UnknownFunction(ModelNotFound):
@@ -39,7 +39,7 @@ class UnknownFunction(ModelNotFound):
 
 
 class Plane(DataPlane):
-    """KServe's, with honest readiness and refusals that help."""
+    """KServe's data plane, with truthful readiness and helpful refusals."""
 
     def __init__(self, repository: ModelRepository, ready: Callable[[], bool], why_none: str) -> None:
         super().__init__(model_registry=repository)
@@ -53,7 +53,7 @@ class Plane(DataPlane):
         return self._ready()
 
     def why_unknown(self, function: str) -> str:
-        """What is answered for a function, namespace/revision, that has no model."""
+        """The error for a function, namespace/revision, that has no model."""
         named = function if function.isascii() and function.isprintable() else told(function)
         why = self._why_none if self._ready() else "this replica has not read its store yet"
         return f"function {named[:_LONGEST_NAME]} is not known here: use the user allocation; {why}"
@@ -72,7 +72,7 @@ class Plane(DataPlane):
         return True
 
     def decode(self, *arguments: Any, **named: Any) -> tuple[dict[str, Any] | InferRequest, dict[str, Any]]:
-        # It only reads what a client sent, and KServe does not look before it leaps.
+        # KServe decodes without checking first, so any exception is about what the client sent.
         try:
             return super().decode(*arguments, **named)
         except Exception as error:
@@ -83,17 +83,17 @@ class Plane(DataPlane):
     def encode(
         self, model_name: str, response: InferResponse, headers: object, req_attributes: object
     ) -> tuple[dict[str, Any], dict[str, str]]:
-        # KServe's would turn it into a CloudEvent when a header of one is there, and fail when not all are.
+        # KServe's makes a CloudEvent of it if the request has any header of one, and fails unless it has all.
         body, _ = response.to_rest()
         assert isinstance(body, dict)  # noqa: S101  # no output of ours is binary
         return body, {}
 
 
 class RestServer(RESTServer):
-    """The routes of the Open Inference Protocol, our own, and nothing that loads or unloads."""
+    """The routes of the Open Inference Protocol and our own, and none that loads or unloads models."""
 
     def __init__(self, plane: Plane, own: APIRouter, inferences: Inferences, port: int) -> None:
-        # Its own telemetry would measure most requests a second time.
+        # FastAPI's own telemetry would measure most requests a second time.
         self._fastapi = FastAPI(
             title="Libra's predictor",
             docs_url=None,
@@ -107,7 +107,7 @@ class RestServer(RESTServer):
             ModelRepositoryExtension(plane.model_registry),
             port,
         )
-        # KServe's only adds the refreshing of certificates, which Libra's has none of.
+        # KServe's server only adds a refresh of certificates, and Libra's has none.
         self._server = WaitingServer(self.config)  # type: ignore[assignment]
 
     def create_application(self) -> None:
@@ -142,7 +142,7 @@ class RestServer(RESTServer):
 
 async def _malformed(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)  # noqa: S101
-    # The input of each is left out: it can hold what no UTF-8 can.
+    # The input of each problem is left out: it may not be encodable as UTF-8.
     problems = [
         f"{'.'.join(str(part) for part in problem['loc'])[:100]}: {problem['msg']}"
         for problem in error.errors()

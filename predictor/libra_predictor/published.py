@@ -1,4 +1,4 @@
-"""What the predictor says of a function at one moment: immutable, and all that a replica needs to answer."""
+"""The predictor's answers for a function at one moment: immutable, and all that a replica needs to serve."""
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -12,25 +12,25 @@ _NOT_PREDICTED = constant(0)
 class Stage(StrEnum):
     """The life of a function."""
 
-    PROFILING = "profiling"  # too few observations: the user allocation is answered
+    PROFILING = "profiling"  # too few observations: no prediction, or the previous revision's answers
     MODELLED = "modelled"
-    DRIFTED = "drifted"  # it missed its answers lately; the offset holds until a refit helps
+    DRIFTED = "drifted"  # calls needed more than was answered lately; the offset holds until a refit helps
 
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """A function's step tables, without its offset. The value 0 says that there is no prediction."""
+    """A function's step tables, without its offset. The value 0 means that there is no prediction."""
 
     cpu_milli: StepTable
     memory_bytes: StepTable
     duration_ms: StepTable
     unknown: tuple[int, int, int]  # cpu_milli, memory_bytes, duration_ms of an input of unknown size
-    # The median, by which invocations are put in order: it lends nothing, and so needs no offset and can be
-    # there before the others are.
+    # The median, which orders invocations. Nothing is lent by it, so it needs no offset and can be there
+    # before the others are.
     cpu_time_us: StepTable = _NOT_PREDICTED
     unknown_cpu_time_us: int = 0
-    # Bytes of the largest input learned from; UNKNOWN_SIZE when the size of none was known. Larger ones are
-    # answered as it is: that may be borrowed, but they may need more, and so lend nothing.
+    # Bytes of the largest input learned from; UNKNOWN_SIZE if no size was known. Larger inputs get its
+    # answer: invocations may borrow up to that but, as they may need more, lend nothing.
     largest_size: int = MAX_SIZE
 
     def at(self, size: int) -> tuple[int, int, int]:
@@ -39,7 +39,7 @@ class Answers:
         return self.cpu_milli.at(size), self.memory_bytes.at(size), self.duration_ms.at(size)
 
     def cpu_time_at(self, size: int) -> int:
-        """Microseconds."""
+        """The CPU time in microseconds."""
         return self.unknown_cpu_time_us if size == UNKNOWN_SIZE else self.cpu_time_us.at(size)
 
 
@@ -50,8 +50,8 @@ class Record:
     estimator: str
     calls: int = 0
     under_predicted: int = 0  # calls whose peak, seen or censored, needed a larger option than was answered
-    # Of answer - option needed, in options; of a duration, of answer / actual - 1; of a CPU time, of
-    # log2(answer / used).
+    # The mean of answer - option needed, in options; for a duration, of answer / actual - 1; for a CPU time,
+    # of log2(answer / used).
     mean_error: float = 0.0
 
 
@@ -60,7 +60,7 @@ _NO_RECORD = Record("none")
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """The answers of a function with all that explains them."""
+    """The answers of a function, with all that explains them."""
 
     function: str  # namespace/revision
     configuration: str  # namespace/configuration, or empty when it is not known
@@ -71,12 +71,12 @@ class Published:
     offset: tuple[int, int]  # millicores and bytes to add to an answer, not negative
     largest: tuple[int, int]  # millicores and bytes; the offset raises no answer beyond them
     observations: int  # that the answers were learned from
-    censored: int  # of these, those whose demand could not be seen
+    censored: int  # those of them whose demand could not be seen
     cpu: Record
     memory: Record
     duration: Record
-    # The gate of the paper (LIBRA, section 4.3), reported and not used: accuracy, accuracy and R² of the
-    # models on held-out calls.
+    # The paper's gate (LIBRA, section 4.3), reported but not used: CPU accuracy, memory accuracy and R² of
+    # the duration, of the models on held-out calls.
     gate: tuple[float, float, float] | None
     cpu_time: Record = _NO_RECORD
 
@@ -90,7 +90,7 @@ class Published:
         )
 
     def answers_with_offset(self) -> Answers:
-        """The same answers without need of an offset, for a function that begins with them."""
+        """The answers raised by the offset, for a function that begins with them."""
         answers, (cpu, memory, duration) = self.answers, self.answers.unknown
         return replace(
             answers,

@@ -6,8 +6,8 @@ from typing import Final
 from libra_predictor.allowance import Allowance
 from libra_predictor.function import Haste
 
-# Of a core: what refits may take of functions whose answers fit no more, some of them at once, and of those
-# whose answers fit.
+# Shares of a core for refits: of functions whose answers no longer fit, with a reserve to do some at once,
+# and of those whose answers fit.
 SOON_SHARE: Final = 0.005
 SOON_RESERVE_SECONDS: Final = 0.15
 WHENEVER_SHARE: Final = 0.002
@@ -17,7 +17,7 @@ class Refits:
     """The refits that are due. Times are in seconds of one clock."""
 
     def __init__(self, now: float) -> None:
-        self._due: dict[str, tuple[Haste, float]] = {}  # from when on each may begin
+        self._due: dict[str, tuple[Haste, float]] = {}  # with the time from which on each may begin
         self._not_before: dict[str, float] = {}
         self._allowances = {
             Haste.SOON: Allowance(now, SOON_SHARE, SOON_RESERVE_SECONDS),
@@ -25,7 +25,7 @@ class Refits:
         }
 
     def want(self, function: str, haste: Haste, now: float) -> bool:
-        """Takes in that one is due; says whether it was not known to be, or not to be as pressing."""
+        """Notes that a refit is due. Returns whether it was not known to be, or not as pressing."""
         known = self._due.get(function)
         if known is not None and known[0] <= haste:
             return False
@@ -34,11 +34,11 @@ class Refits:
         return True
 
     def pressing(self, now: float) -> Set[str]:
-        """The functions whose refit waits for nothing but those before it."""
+        """The functions whose refit only waits for the refits before it."""
         return {function for function, (haste, at) in self._due.items() if haste is Haste.NOW and at <= now}
 
     def next(self, now: float) -> tuple[float, Haste, str] | None:
-        """When the next one may begin, how soon it should, and of which function."""
+        """When the next refit may begin, its haste, and its function; None if none is due."""
         at = (
             (max(now, at, self._allowed_at(haste, now)), haste, at, function)
             for function, (haste, at) in self._due.items()
@@ -51,12 +51,12 @@ class Refits:
         del self._due[function]
 
     def spend(self, haste: Haste, now: float, cpu_seconds: float) -> None:
-        """Takes in what one that began with such haste took."""
+        """Takes in the CPU time of a refit that began with a haste."""
         if haste in self._allowances:
             self._allowances[haste].spend(now, cpu_seconds)
 
     def rest(self, function: str, until: float) -> None:
-        """Lets none of a function begin before."""
+        """Lets no refit of a function begin before until."""
         self._not_before[function] = until
 
     def drop(self, function: str) -> None:

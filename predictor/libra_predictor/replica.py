@@ -23,12 +23,12 @@ REREAD_SECONDS: Final = 5.0
 
 
 class Replica:
-    """Keeps a model in the repository for each function, from the store or from who learns here."""
+    """Keeps a model in the repository for each function, from the store or from the learner here."""
 
     def __init__(self, repository: ModelRepository, store: Store, connection: Connection) -> None:
         self.functions: dict[str, Published] = {}
-        self.read = asyncio.Event()  # set when the store was read for the first time
-        self.fence = 0  # the greatest that was seen
+        self.read = asyncio.Event()  # set once the store has been read
+        self.fence = 0  # the greatest seen
         self._learning = False
         self._repository = repository
         self._store = store
@@ -41,7 +41,7 @@ class Replica:
 
     @property
     def learning(self) -> bool:
-        """While it is set, who learns here publishes, and the store is only written."""
+        """While it is set, the learner here publishes, and the store is only written."""
         return self._learning
 
     @learning.setter
@@ -53,7 +53,7 @@ class Replica:
             self._wanted.set()
 
     def publish(self, published: Published) -> None:
-        """Answers so from now on."""
+        """Serves these answers from now on."""
         before = self.functions.get(published.function)
         self.functions[published.function] = published
         if before is None or _answer(before) != _answer(published):
@@ -126,7 +126,7 @@ class Replica:
                 continue
 
     async def reread(self) -> None:
-        """Loads what changed in the store since; raises StoreUnreachableError."""
+        """Loads what changed in the store since the last time. Raises StoreUnreachableError."""
         async with self._reading:
             index = await self._store.index()
             self.fence = max(self.fence, index.fence)
@@ -137,8 +137,8 @@ class Replica:
         self.read.set()
 
     def _drop_absent(self, fence: int, absent: frozenset[str]) -> None:
-        # One look is not enough: a store that was lost is empty until the learner has filled it again, and
-        # has no fence before there is a learner.
+        # One look is not enough: a store that was lost is empty until the learner has refilled it, and has no
+        # fence until there is a learner.
         if fence and self._absent[0] == fence:
             for name in self._absent[1] & absent:
                 log.info("function=%s forgotten: the store does not have it any more", name)
@@ -160,7 +160,7 @@ class Replica:
 
 
 def _answer(published: Published) -> tuple[object, ...]:
-    """All that an answer shows of it."""
+    """All of published that an answer shows."""
     estimators = (published.cpu.estimator, published.memory.estimator, published.duration.estimator)
     return published.version, published.stage, published.reason, estimators
 

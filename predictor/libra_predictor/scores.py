@@ -1,4 +1,4 @@
-"""How right the answers were, as metrics: in all, and per function that is learned here."""
+"""Metrics of how right the answers were: in all, and for each function that is learned here."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -12,7 +12,7 @@ MOST_FUNCTIONS: Final = 999  # with series of their own: OpenTelemetry keeps 2,0
 OTHERS: Final = "others"  # no function's name, which has a namespace
 
 _meter = get_meter("libra_predictor")
-# A histogram takes nothing below 0, and leaves it out: what is too high and what is too low are two.
+# A histogram ignores values below 0, so there is one for too high and one for too low.
 _spare = _meter.create_histogram(
     "libra.predictor.spare",
     unit="{option}",
@@ -52,7 +52,7 @@ class _Score:
 
 
 class Scores:
-    """Counts since this replica began to learn: of each function while there is room, then of the others."""
+    """Counts since this replica began to learn: for each function while there is room, then for the rest."""
 
     def __init__(self) -> None:
         self.of: dict[tuple[str, str], _Score] = {}

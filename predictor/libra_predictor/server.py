@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class ToldToClient(logging.Filter):
-    """Drops the stack trace that KServe logs of each refusal: the client is told, and metrics count it."""
+    """Drops the stack trace that KServe logs for a refusal: the client is told, and metrics count it."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return not (
@@ -30,7 +30,7 @@ class ToldToClient(logging.Filter):
 
 
 def log_config() -> dict[str, Any]:
-    """KServe's, without its two lines per request, which cost more than an answer."""
+    """KServe's logging, without its two lines per request, which cost more than an answer."""
     config: dict[str, Any] = copy.deepcopy(KSERVE_LOG_CONFIG)
     config["filters"] = {"told_to_client": {"()": ToldToClient}}
     config["loggers"]["kserve"]["filters"] = ["told_to_client"]
@@ -54,7 +54,7 @@ class Source(Protocol):
 
 
 class PredictorServer(ModelServer):
-    """Models come and go while it runs; none is there at the start."""
+    """A server whose models come and go while it runs. It starts without any."""
 
     def __init__(
         self, settings: Settings, repository: ModelRepository, source: Source, telemetry: Telemetry
@@ -72,7 +72,7 @@ class PredictorServer(ModelServer):
         self._rest = RestServer(plane, own, telemetry.inferences, settings.http_port)
 
     def start(self, models: object = ()) -> None:
-        """Serves until a signal says to stop, or the server or the source fails, which it raises."""
+        """Serves until a signal says to stop. If the server or the source fails, raises its error."""
         self.servers = [self._source.run(), self._rest.start()]  # type: ignore[no-untyped-call]
         self.setup_event_loop()  # type: ignore[no-untyped-call]
         self.register_signal_handler()  # type: ignore[no-untyped-call]
@@ -82,7 +82,7 @@ class PredictorServer(ModelServer):
         try:
             await asyncio.gather(*self.servers)
         finally:
-            self._source.stop()  # so that it lets others learn, whatever ended the server
+            self._source.stop()  # so that another replica can learn, whatever ended the server
 
     def stop(self, sig: int) -> None:
         self._source.stop()
@@ -93,8 +93,8 @@ def serve(settings: Settings, repository: ModelRepository, source: Source) -> No
     """Serves what the source puts into the repository, until a signal says to stop."""
     configure_logging(log_config())
     log.info("settings %s", settings)
-    # KServe leaves the choice of the loop to uvicorn, which does not run it, and configures a current loop
-    # that asyncio.run then replaces.
+    # KServe leaves the choice of the loop to uvicorn, which does not run the loop, and configures a current
+    # loop that asyncio.run then replaces.
     asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
     asyncio.set_event_loop(asyncio.new_event_loop())
     telemetry = Telemetry()

@@ -22,7 +22,7 @@ ACCEPTED = (
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where Redis is; primary is the name that Sentinels know it by, None when hosts are its own."""
+    """Where Redis is. primary is its name at the Sentinels in hosts, None if hosts are Redis itself."""
 
     hosts: tuple[tuple[str, int], ...]
     tls: bool
@@ -30,7 +30,7 @@ class Address:
 
 
 def parse_address(address: str) -> Address:
-    """Raises ValueError, without a password that is in the address."""
+    """Parses an address. Raises ValueError, which never repeats a password in the address."""
     if "@" in address:
         raise ValueError(
             f"accepted is {ACCEPTED}; user and password are read from the files username and password of the"
@@ -140,7 +140,7 @@ def _flag(field: str) -> str:
 
 
 def _shown(given: object) -> object:
-    """What was given, without the password that a URL may have in it."""
+    """The given value, without the password that a URL may have in it."""
     return re.sub(r".*@", "…@", given, flags=re.DOTALL) if isinstance(given, str) else given
 
 
@@ -149,7 +149,7 @@ def _variable(field: str) -> str:
 
 
 def parse(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) -> Settings:
-    """Reads the settings; on mistakes prints all of them at once and exits with 2."""
+    """Reads the settings. If there are mistakes, prints all of them at once and exits with 2."""
     parser = argparse.ArgumentParser(
         prog="python -m libra_predictor", description="Libra's predictor.", allow_abbrev=False
     )

@@ -1,4 +1,4 @@
-"""Where what was learned is kept: one entry per function, in Redis or in an object store."""
+"""Stores for what was learned: one entry per function, in Redis or in an object store."""
 
 import asyncio
 import hashlib
@@ -24,10 +24,10 @@ from libra_predictor.lock import FENCE, LOCK, Hold, LockLostError
 FUNCTIONS: Final = "libra:predictor:{state}:functions"
 VERSIONS: Final = "libra:predictor:{state}:versions"
 FORMAT: Final = 4
-# Before format 2 there was no CPU time, before 3 no largest size, and before 4 the state was not compressed.
+# Format 2 added the CPU time and format 3 the largest size. Format 4 compresses the state.
 _READ = (1, 2, 3, FORMAT)
 
-# Releases that know no format above 3 leave an entry that begins so to those that do; any other they drop.
+# Releases up to format 3 leave a newer entry alone if it begins like this, and drop any other.
 _FORMAT = re.compile(rb'\{"format":(\d{1,9}),')
 _PLAIN = re.compile(rb'\{"format":[123],"sha256":"([0-9a-f]{64})","state":(.*)\}', re.DOTALL)
 _COMPRESSED = re.compile(rb'\{"format":4,"sha256":"([0-9a-f]{64})"\}\n(.*)', re.DOTALL)
@@ -57,19 +57,19 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """Which functions a store has; a function's token is another one when its entry was changed."""
+    """The functions that a store has. A function's token changes whenever its entry does."""
 
-    fence: int  # the greatest that is known of, 0 when none is
+    fence: int  # the greatest known, or 0
     tokens: Mapping[str, str]
 
 
 class Store(Protocol):
-    """Raises StoreUnreachableError; what writes also raises LockLostError after another learner took over.
+    """Raises StoreUnreachableError; writes also raise LockLostError after another learner took over.
 
-    Who has many functions loads and saves them in parts(): unpacked, one takes many times as much.
+    Load and save many functions in parts(): unpacked, a function takes many times the memory.
 
-    by_fence says that each learner writes entries of its own, and that those of the ones before it are safe
-    from them only once it has written its own.
+    by_fence says that each learner writes entries of its own. An earlier learner can still change what is
+    read of a function until the new one has written its own entry.
     """
 
     by_fence: bool
@@ -77,7 +77,7 @@ class Store(Protocol):
     async def index(self) -> Index: ...
 
     async def load(self, functions: Collection[str]) -> dict[str, FunctionState | Refused]:
-        """The entries of these functions, as far as they are there."""
+        """The entries of those functions that have one."""
         ...
 
     async def save(self, states: Sequence[FunctionState], hold: Hold) -> None: ...
@@ -86,7 +86,7 @@ class Store(Protocol):
 
 
 def packed(state: FunctionState) -> bytes:
-    """The entry of a state: a line of JSON, and the state's compressed, which the checksum is over."""
+    """The entry of a state: a line of JSON with a checksum, and the compressed state that it is of."""
     body = zlib.compress(state.model_dump_json().encode())
     return b'{"format":%d,"sha256":"%s"}\n%s' % (FORMAT, _digest(body), body)
 
@@ -128,7 +128,7 @@ def _refused(reason: str, problem: str) -> Refused:
 
 
 def open_store(store: str, connection: Connection) -> Store:
-    """store is "redis", or the URI of an object store; raises ValueError for one that is not known."""
+    """Opens "redis", or the object store at a URI. Raises ValueError for any other store."""
     if store == "redis":
         return RedisStore(connection)
     created = {"mkdir": True} if store.startswith("file:") else {}
@@ -218,7 +218,7 @@ class RedisStore:
 class ObjectStore:
     """An object per function and fence; readers take the greatest fence, so a stale writer does no harm.
 
-    The client of the object store tries again by itself, within its own limits.
+    The object store's client retries by itself, within its own limits.
     """
 
     by_fence = True
@@ -226,7 +226,7 @@ class ObjectStore:
     def __init__(self, uri: str, store: obstore.store.ObjectStore) -> None:
         self._uri = uri
         self._store = store
-        self._fences: dict[str, list[int]] = {}  # per function those seen, ascending
+        self._fences: dict[str, list[int]] = {}  # those seen of each function, ascending
 
     async def index(self) -> Index:
         fences, tokens = await self._list("functions")
@@ -282,7 +282,7 @@ class ObjectStore:
                 raise StoreUnreachableError(f"delete {_path(name, fence)} of {self._uri}: {error}") from error
 
     async def _get(self, name: str) -> tuple[str, bytes | None]:
-        """The entry at the fence that is known of, or else at the greatest that is there."""
+        """The entry at the greatest fence known or, failing that, at the greatest in the store."""
         known = self._fences.get(name)
         if known:
             entry = await self._read(_path(name, known[-1]))
@@ -305,7 +305,7 @@ class ObjectStore:
             raise StoreUnreachableError(f"read {path} of {self._uri}: {error}") from error
 
     async def _list(self, prefix: str) -> tuple[dict[str, list[int]], dict[str, str]]:
-        """Per function the fences that it is kept under, ascending, and the token of its entry."""
+        """For each function: the fences that it is stored under, ascending, and the token of its entry."""
         fences: dict[str, list[int]] = {}
         tokens: dict[int, dict[str, str]] = {}
         try:
@@ -329,7 +329,7 @@ class ObjectStore:
 
 
 async def _all_packed(states: Iterable[FunctionState]) -> list[tuple[FunctionState, bytes]]:
-    """Lets those who answer go on between two of them."""
+    """Packs states, and lets requests be answered after each."""
     entries = []
     for state in states:
         entries.append((state, packed(state)))
@@ -338,10 +338,10 @@ async def _all_packed(states: Iterable[FunctionState]) -> list[tuple[FunctionSta
 
 
 def end_process() -> NoReturn:
-    """Ends the process without finalizing the interpreter, after what was logged is written.
+    """Flushes the logs, and ends the process without finalizing the interpreter.
 
-    obstore's threads hand their results to Python, also those of calls that were cancelled, and a thread that
-    does so under an interpreter that is being finalized aborts the process
+    obstore's threads hand results to Python even for cancelled calls, and a thread that does so while the
+    interpreter is being finalized aborts the process
     (https://github.com/PyO3/pyo3-async-runtimes/issues/40).
     """
     logging.shutdown()
@@ -358,7 +358,7 @@ _T = TypeVar("_T")
 
 
 def parts(items: Collection[_T]) -> Iterator[list[_T]]:
-    """As many at a time as are loaded or saved together."""
+    """Splits items into lists to load or save together."""
     rest = iter(items)
     while some := list(islice(rest, _TOGETHER)):
         yield some

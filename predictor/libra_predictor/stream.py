@@ -15,16 +15,16 @@ from libra_predictor.observations import STREAM, id_order
 log = logging.getLogger(__name__)
 
 GROUP: Final = "predictor"
-CONSUMER: Final = "learner"  # of every learner, so that each takes up what the one before it left
+CONSUMER: Final = "learner"  # one name for all learners, so that each takes up what the last one left
 FENCE: Final = f"libra:predictor:{{{STREAM}}}:fence"  # in the stream's slot of a cluster
 
 BATCH: Final = 500  # entries
 _PAGE = 1000  # entries of history
 _BLOCK_MILLISECONDS = 4000
 
-# All of a learner's exchanges with the stream check its fence. One that slept through the loss of its lock
-# could otherwise take entries that its successor then reads out of order, or acknowledge those that its
-# successor has not saved.
+# All of a learner's exchanges with the stream check its fence. Otherwise, a learner that slept through the
+# loss of its lock could take entries, which its successor would then read out of order, or acknowledge
+# entries that its successor has not saved.
 _FENCED = """
 local fence = tonumber(redis.call('GET', KEYS[2]) or '0')
 if fence > tonumber(ARGV[1]) then return redis.error_reply('FENCED by ' .. fence) end
@@ -40,7 +40,7 @@ for i = 1, #stream, 2 do if stream[i] == 'last-generated-id' then newest = strea
 return {made['err'] and 0 or 1, newest, redis.call('TIME')[1]}
 """
 )
-# What is pending after the position goes first: it is older than all that was not delivered yet.
+# Pending entries after the position go first: they are older than all that were not delivered yet.
 _READ = (
     _FENCED
     + """
@@ -77,7 +77,7 @@ _behind = _meter.create_gauge(
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One stream entry; its fields are None when it was trimmed before it was acknowledged."""
+    """One stream entry. Its fields are None if it was trimmed before it was acknowledged."""
 
     id: str
     fields: dict[bytes, bytes] | None
@@ -85,21 +85,21 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """What the stream is like as a learner begins with it."""
+    """The state of the stream when a learner begins with it."""
 
     group_is_new: bool
-    newest: str  # id that was appended last, "0-0" when none was
+    newest: str  # ID appended last, "0-0" if there was none
     seconds: int  # Redis' clock, Unix
 
 
 class Stream:
-    """The learner's side of the stream; raises UNREACHABLE, and LockLostError after a greater fence."""
+    """The learner's side of the stream. Raises UNREACHABLE, and LockLostError after a greater fence."""
 
     def __init__(self, connection: Connection, fence: int) -> None:
         client = connection.client
         self._client = client
         self._fence = fence
-        self._position = "0-0"  # the id read last
+        self._position = "0-0"  # the ID read last
         self._delivered = "0-0"
         self.seconds = 0  # Redis' clock at the last read, Unix
         self._open = client.register_script(_OPEN)
@@ -108,13 +108,13 @@ class Stream:
         self._acknowledge = client.register_script(_ACKNOWLEDGE)
 
     async def open(self) -> Opened:
-        """Makes sure that the group is there, and starts over with what it has not acknowledged."""
+        """Creates the group if it is missing, and starts over with what it has not acknowledged."""
         made, newest, seconds = await self._fenced(self._open, GROUP)
         self._position = "0-0"
         return Opened(bool(made), newest.decode(), int(seconds))
 
     async def read(self) -> list[Entry] | None:
-        """The next entries in their order, none when all were read; None when the group is gone."""
+        """The next entries in order, an empty list once all are read, or None if the group is gone."""
         try:
             reply = await self._fenced(self._read, GROUP, CONSUMER, self._position, BATCH)
         except ResponseError as error:
@@ -134,7 +134,7 @@ class Stream:
         await self._client.xread({STREAM: self._delivered}, count=1, block=_BLOCK_MILLISECONDS)
 
     async def check(self) -> None:
-        """Raises LockLostError when another learner has opened the stream since."""
+        """Raises LockLostError if another learner has opened the stream since."""
         await self._fenced(self._check)
 
     async def acknowledge(self, ids: Sequence[str]) -> None:

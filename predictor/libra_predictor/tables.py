@@ -1,7 +1,7 @@
 """Step tables: with one input feature a tree ensemble is a step function of the input size.
 
-A table is what the predictor answers from and what it hands to its clients, so there is no second
-evaluation anywhere that could disagree with it.
+The predictor answers from its tables and hands the same ones to its clients, so there is no second evaluation
+that could disagree.
 """
 
 import math
@@ -48,7 +48,7 @@ def merged(thresholds: Sequence[int], values: Sequence[int]) -> StepTable:
 
 
 def feature(sizes: Sizes) -> NDArray[np.float32]:
-    """What the trees split on. They compare in float32, so many large sizes share one feature."""
+    """The feature that the trees split on. They compare in float32, so many large sizes share one."""
     return np.log1p(sizes.astype(np.float64)).astype(np.float32)
 
 
@@ -70,8 +70,8 @@ def thresholds_of(splits: NDArray[np.float32], smallest: int, largest: int) -> l
 def snapped(table: StepTable, sizes: Sequence[int], labels: Sequence[int]) -> StepTable:
     """Moves each upward step down to just above the last training sample of the lower class.
 
-    Between two samples a tree may put its step anywhere; here a size that was never seen gets the larger
-    answer. An interval without a sample of its own class or a lower one gets the larger answer as well.
+    A tree may put its step anywhere between two samples. Here, a size that was never seen gets the larger
+    answer, and so does an interval without a sample of its own class or a lower one.
     """
     samples = sorted(zip(sizes, labels, strict=True), reverse=True)
     steps: list[tuple[int, int]] = []  # threshold and the value from it on, descending
@@ -91,7 +91,7 @@ def snapped(table: StepTable, sizes: Sequence[int], labels: Sequence[int]) -> St
 
 
 def raised_from(table: StepTable, size: int, floor: int) -> StepTable:
-    """The table with no value below floor from a size on."""
+    """The table with every value from a size on raised to at least floor."""
     thresholds = sorted({*table.thresholds, size})
     values = [table.values[0], *(max(table.at(t), floor if t >= size else 0) for t in thresholds)]
     return merged(thresholds, values)

@@ -1,4 +1,4 @@
-"""Work that goes on together and ends together."""
+"""Tasks that run together and end together."""
 
 import asyncio
 from collections.abc import Coroutine, Iterable
@@ -8,7 +8,7 @@ _CANCEL_AGAIN_SECONDS = 0.5
 
 
 async def first_of(*work: Coroutine[Any, Any, Any]) -> None:
-    """Returns when the first of them does, or raises what it raised; the others have ended by then."""
+    """Returns when the first of work does, or raises what it raised. The others have ended by then."""
     tasks = [asyncio.create_task(one) for one in work]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -19,7 +19,7 @@ async def first_of(*work: Coroutine[Any, Any, Any]) -> None:
 
 
 async def _end(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancels until it is heard: wait_for of Python 3.11, and so redis-py, may swallow a cancellation."""
+    """Cancels until all end: wait_for of Python 3.11, and so redis-py, may swallow a cancellation."""
     cancelled: asyncio.CancelledError | None = None
     while running := [task for task in tasks if not task.done()]:
         for task in running:
@@ -30,6 +30,6 @@ async def _end(tasks: Iterable[asyncio.Task[Any]]) -> None:
             cancelled = error
     for task in tasks:
         if not task.cancelled():
-            task.exception()  # so that asyncio does not log it as never looked at
+            task.exception()  # so that asyncio does not log it as never retrieved
     if cancelled is not None:
         raise cancelled

@@ -1,4 +1,4 @@
-"""OpenTelemetry: metrics on /metrics always, metrics and traces over OTLP where its environment says so."""
+"""OpenTelemetry: metrics on /metrics always, metrics and traces over OTLP if its environment says so."""
 
 import os
 import socket
@@ -35,7 +35,7 @@ _PROPAGATED = {field.encode(): field for field in _PROPAGATOR.fields}
 
 
 class Telemetry:
-    """The process's meter provider, and its tracer where there is somewhere to send traces to."""
+    """The process's meter provider, and its tracer provider if traces have an endpoint to go to."""
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         resource = Resource.create(
@@ -58,7 +58,7 @@ class Telemetry:
         self.inferences = Inferences(self._traces)
 
     def shutdown(self) -> None:
-        """Sends what was not sent yet, or gives up after some seconds: an exporter tries for longer."""
+        """Sends what was not sent yet, but gives up after some seconds: an exporter tries for longer."""
         sending = threading.Thread(target=self._shutdown, daemon=True)
         sending.start()
         sending.join(_SHUTDOWN_SECONDS)
@@ -74,7 +74,7 @@ def _sent(environment: Mapping[str, str], signal: str) -> bool:
 
 
 class Inferences:
-    """Measures requests for an answer. Without a tracer no header is looked at and no span is made."""
+    """Measures requests for an answer. Without a tracer, it reads no headers and makes no spans."""
 
     def __init__(self, traces: trace.TracerProvider | None = None) -> None:
         self.tracer = None if traces is None else traces.get_tracer(_LIBRARY)
@@ -90,7 +90,7 @@ class Inferences:
 
 
 class Inference:
-    """One request, as a context; what is not told a result counts as failed."""
+    """One request, as a context manager. It counts as failed unless its result is set."""
 
     __slots__ = ("_inferences", "_span", "_started", "result")
 

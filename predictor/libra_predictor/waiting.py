@@ -11,7 +11,7 @@ _TICK_SECONDS = 1.0
 
 
 class WaitingServer(uvicorn.Server):
-    """Is told to stop. uvicorn's looks ten times a second whether to, which is half of what a rest costs."""
+    """Waits to be told to stop. uvicorn's checks ten times a second, half of the cost of an idle server."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -20,7 +20,7 @@ class WaitingServer(uvicorn.Server):
     async def main_loop(self) -> None:
         told, loop = asyncio.Event(), asyncio.get_running_loop()
         self._tell = lambda: loop.call_soon_threadsafe(told.set)
-        # Each tick dates the answers anew.
+        # Each tick updates the Date header of the answers.
         while not await self.on_tick(0):
             with suppress(TimeoutError):
                 async with asyncio.timeout(_TICK_SECONDS):

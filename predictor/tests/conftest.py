@@ -24,7 +24,7 @@ STREAM = "libra:observations"
 
 T = TypeVar("T")
 
-# How long an example takes is the machine's affair, and it is a busy one.
+# No deadline: how long an example takes depends on the machine, which is busy.
 settings.register_profile("libra", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("libra")
 
@@ -49,7 +49,7 @@ async def in_time(what: str, probe: Callable[[], bool]) -> None:
 
 
 def free_port() -> int:
-    """A port that a server can take a while later: below those that the kernel gives to clients."""
+    """A free port below those that the kernel gives to clients, so that a server can take it later."""
     for port in random.sample(range(20_000, 32_000), 100):
         with socket.socket() as s, contextlib.suppress(OSError):
             s.bind(("0.0.0.0", port))  # noqa: S104
@@ -91,7 +91,7 @@ def observation(**changes: Any) -> dict[str, Any]:
 
 
 class RedisServer:
-    """A real redis-server on a loopback port, without a disk; options go after what comes before them."""
+    """A real redis-server on a loopback port, without a disk. options override the arguments before them."""
 
     def __init__(self, binary: str, directory: Path, *options: str, **client: Any) -> None:
         self.port = free_port()
@@ -146,12 +146,12 @@ class Server:
         return self._log.read_text()
 
     def ask(self, method: str, path: str, body: object = None) -> tuple[int, bytes]:
-        """Status 0 says that nothing listens."""
+        """Sends body as JSON; returns status and body. Status 0 means that nothing listens."""
         raw = None if body is None else json.dumps(body).encode()
         return self.send(method, path, raw, {"Content-Type": "application/json"})
 
     def send(self, method: str, path: str, body: Any, headers: Mapping[str, str]) -> tuple[int, bytes]:
-        """Status 0 says that nothing listens."""
+        """Sends a request; returns status and body. Status 0 means that nothing listens."""
         assert self.process.poll() is None, self.log()
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=WAIT_SECONDS)
         try:
@@ -193,7 +193,7 @@ class Server:
 
 
 class PredictorServer(Server):
-    """The predictor itself; a later option overrides one of these."""
+    """The predictor itself. options override those set here."""
 
     def __init__(self, redis_address: str, log: Path, *options: str) -> None:
         quick = ("--refit-interval-seconds", "0.1", "--save-interval-seconds", "0.1", "--max-functions", "3")
@@ -226,7 +226,7 @@ def redis_server(redis_binary: str, tmp_path: Path) -> Iterator[RedisServer]:
 
 @pytest.fixture
 def start_predictor(redis_server: RedisServer, tmp_path: Path) -> Iterator[Callable[..., PredictorServer]]:
-    """Starts servers, with more options if told, on the Redis of the test."""
+    """Starts predictors, with any more options, on the Redis of the test."""
     servers: list[PredictorServer] = []
 
     def start(*options: str) -> PredictorServer:

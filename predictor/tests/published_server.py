@@ -1,4 +1,4 @@
-"""The server around functions that are published as they are, without Redis, a store or learning."""
+"""The server with two fixed functions, without Redis, a store or learning."""
 
 import asyncio
 import sys

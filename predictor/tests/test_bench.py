@@ -19,7 +19,7 @@ _MS = 1_000_000
 
 
 def readings(*points: tuple[float, float]) -> list[Reading]:
-    """Of times and CPU uses in milliseconds."""
+    """Readings at points of time and CPU use, both in milliseconds."""
     return [Reading(int(at * _MS), int(at * _MS), int(used * _MS)) for at, used in points]
 
 

@@ -96,7 +96,7 @@ def test_a_setting_forces_an_estimator(estimator: str, kind: Draw) -> None:
 
 
 def called(*peaks: int, size: int = 1000, limit: int = 1000, throttled: float = 0.0) -> list[Sample]:
-    """Calls that last as many milliseconds as they use CPU."""
+    """Calls that last as many milliseconds as they use millicores."""
     return [
         Sample(size, peak * 10**6, peak, 50 * MI, limit, 512 * MI, throttled_share=throttled)
         for peak in peaks
@@ -104,7 +104,7 @@ def called(*peaks: int, size: int = 1000, limit: int = 1000, throttled: float = 
 
 
 def windowed(samples: Sequence[Sample]) -> tuple[int, int, int]:
-    """What a moving window answers to every size."""
+    """The answer of a moving window, which is one for every size."""
     answers = fitted(samples, MOVING_WINDOW).answers
     (answer,) = {answers.at(size) for size in (UNKNOWN_SIZE, 0, *(s.size for s in samples), 1 << 50)}
     return answer
@@ -130,9 +130,9 @@ def test_after_a_call_that_a_lowered_limit_throttled_a_moving_window_lends_nothi
     calm, starved = called(*[150] * 12), called(290, limit=300, throttled=0.4)
     assert windowed([*calm, *starved])[0] == 1000
     assert windowed([*calm, *called(290, size=9, limit=300, throttled=0.4), *starved])[0] == 1000
-    # The next one shows what is needed.
+    # The next call shows what is needed.
     assert windowed([*calm, *starved, *called(640)])[0] == 700
-    # One that its own limit throttled is given more, as ever.
+    # A call throttled at its full limit is given more, as always.
     assert windowed([*calm, *called(990, throttled=0.4)])[0] == 2000
 
 
@@ -141,7 +141,7 @@ def test_answers_end_where_what_they_were_learned_from_does() -> None:
     assert fitted(drawn(related)).answers.largest_size == largest
     assert fitted(drawn(unrelated)).answers.largest_size == max(s.size for s in drawn(unrelated))
     assert fitted(drawn(related), MOVING_WINDOW).answers.largest_size == MAX_SIZE, "it knows no sizes"
-    # What is answered as the revision before was ends where that did.
+    # Inherited answers end where those of the previous revision did.
     few = drawn(related)[:12]
     before = replace(fitted(drawn(related)).answers, largest_size=10 * largest)
     learned = fitted(few, inherited=before)
@@ -160,7 +160,7 @@ def test_a_duration_that_size_does_not_tell_is_low(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_duration_that_size_tells_is_a_model_s_however_noisy(seed: int) -> None:
-    """Scored at the quantile that it is served at, the histogram would win, with next to no time to lend."""
+    """Scored at the quantile that it serves, the histogram would win, and leave next to no time to lend."""
 
     def noisy(draw: random.Random) -> Sample:
         sample = related(draw)

@@ -66,14 +66,14 @@ def hashed(password: str) -> str:
 
 
 def shipped() -> list[str]:
-    """The rules of the predictor's user, each pair of parentheses one of them."""
+    """The rules of the predictor's user; each pair of parentheses is one rule."""
     line = next(line for line in USERS.read_text().splitlines() if line.startswith(f"user {USER} "))
     quoted = line.replace("(", "'(").replace(")", ")'")
     return shlex.split(quoted)[2:]
 
 
 class Secured(RedisServer):
-    """A Redis with TLS alone, and the predictor's user as it is shipped."""
+    """A Redis with TLS only, and the predictor's user as shipped."""
 
     def __init__(self, binary: str, directory: Path, *options: str) -> None:
         issue(directory)
@@ -113,7 +113,7 @@ class Secured(RedisServer):
         return self.client.execute_command(*arguments)  # type: ignore[no-untyped-call]
 
     def refused(self) -> list[str]:
-        """What users were refused, since it was last asked."""
+        """The refusals that users met since the last call."""
         log: Any = self.client.acl_log(100)
         self.client.acl_log_reset()
         return [f"{entry['username']}: {entry['reason']} {entry['object']}" for entry in log]
@@ -129,11 +129,11 @@ def secured(redis_binary: str, tmp_path: Path) -> Iterator[Secured]:
 
 
 async def learn(connection: Connection, append: Callable[[], object]) -> None:
-    """All that a learner and a replica say to Redis."""
+    """Sends everything that a learner and a replica send to Redis."""
     lock, store = Lock(connection), RedisStore(connection)
     hold = await lock.acquire(above=7)
     assert hold is not None
-    # What keep does after a third of the lease.
+    # As keep does after a third of the lease.
     assert await lock._renew(keys=[LOCK], args=[hold.token, round(1e3 * LEASE_SECONDS)])
     stream = Stream(connection, hold.fence)
     await stream.open()

@@ -1,4 +1,4 @@
-"""What tells that calls are not like those before: of every answer, and seldom by chance."""
+"""Evidence that calls are unlike those before: for every answer, and seldom by chance."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from libra_predictor.tables import constant
 
 MI = 1 << 20
 RESOURCES = (Resource(labels.cpu, 100, 2000), Resource(labels.memory, 64 * MI, 1024 * MI))
-# Of the calls below, the duration is a lower quartile and the CPU time a median.
+# For the calls below, the duration is a lower quartile and the CPU time a median.
 ANSWERS = Answers(
     constant(900), constant(448 * MI), constant(80), (900, 448 * MI, 80), constant(50_000), 50_000
 )

@@ -1,4 +1,4 @@
-"""A function restored under other settings than those that its answers are of, and unlimited durations."""
+"""A function restored under other settings than its answers were made with, and unlimited durations."""
 
 import json
 

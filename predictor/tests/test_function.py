@@ -154,7 +154,7 @@ def test_a_throttled_function_may_borrow_twice_what_it_has_at_the_next_call(call
 
 def test_what_was_lent_counts_as_what_it_had(caller: Caller) -> None:
     def lent(cpu_milli: int, peak: int) -> Sample:
-        """Of a call whose limit was still the owner's when it began."""
+        """A call whose limit was still the owner's when it began."""
         changes: dict[str, Any] = {
             "limit": {"cpu_milli": 500, "memory_bytes": 512 * MI},
             "limit_at_peak": {"cpu_milli": cpu_milli, "memory_bytes": 512 * MI},
@@ -305,7 +305,7 @@ def test_it_follows_a_drift_within_a_few_calls() -> None:
 
 
 def test_calls_that_waited_for_a_full_node_cost_the_first_idle_one_a_miss(caller: Caller) -> None:
-    # Nothing tells such a call from one that needs little: it got what others left, and was not throttled.
+    # Such a call looks like one that needs little: it got what others left, and was not throttled.
     caller.call(*(sample(peak_cpu_milli=300, limit_cpu_milli=1000) for _ in range(200)))
     idle = caller.call(*(sample(peak_cpu_milli=750, limit_cpu_milli=1000) for _ in range(20)))
     assert [call.missed_cpu for call in idle] == [True] + [False] * 19
@@ -366,7 +366,7 @@ def test_under_load_a_drift_is_followed_as_soon() -> None:
 @pytest.mark.parametrize("since_refit", [0, 30, 130])
 def test_under_load_a_function_that_needs_less_is_learned_anew(since_refit: int) -> None:
     def spare(published: Published, factor: float) -> float:
-        """What is answered above the need, in MiB on average."""
+        """By how many MiB, on average, answers exceed the need."""
         draw, total = random.Random(7), 0.0  # noqa: S311
         for _ in range(200):
             needed = follows_size(draw, factor)

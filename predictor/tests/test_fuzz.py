@@ -1,4 +1,4 @@
-"""Requests of every kind that should not be, against the real server: refused with a reason, and no harm."""
+"""Bad requests of every kind to the real server: refused with a reason, and harmless."""
 
 import json
 import struct
@@ -47,7 +47,7 @@ SIZES = st.integers(UNKNOWN_SIZE, MAX_SIZE)
 
 @st.composite
 def documents(draw: st.DrawFn) -> str:
-    """A right request but for a few members: missing, of any value, there twice, or unheard of."""
+    """A right request, except for a few members: missing, of any value, given twice, or unknown."""
     tensor: dict[str, Any] = {"name": "size", "shape": [1], "datatype": "INT64", "data": [draw(SIZES)]}
     document: dict[str, Any] = {"id": "7", "inputs": [tensor]}
     for target in draw(st.lists(st.sampled_from([tensor, document]), max_size=2)):

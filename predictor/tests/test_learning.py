@@ -1,4 +1,4 @@
-"""What the learner makes of the life of functions, within one process against a real Redis."""
+"""The learner through the life of functions, within one process against a real Redis."""
 
 import asyncio
 import gc
@@ -64,7 +64,7 @@ def play(server: RedisServer, scene: Callable[[], Awaitable[None]]) -> None:
 
 
 async def with_offset(server: RedisServer, predictor: Predictor) -> Published:
-    """What is published of the function after one of its calls was missed; 40 are recorded before."""
+    """The published function after one of its calls was missed, with 40 calls recorded before."""
     await in_time("all is learned from", lambda: predictor.functions()[FUNCTION].observations == 40)
     assert predictor.functions()[FUNCTION].offset == (0, 0)
     append(server, 1, peak={"cpu_milli": 450, "memory_bytes": 50 << 20}, configuration="default/thumb")
@@ -139,7 +139,7 @@ def test_answers_that_outlast_redis_alone_keep_their_offset(redis_server: RedisS
 
 
 def window(server: RedisServer, function: str = FUNCTION) -> int:
-    """How many calls are stored of a function."""
+    """How many calls of a function are stored."""
     state = unpacked("test", function, server.client.hget(FUNCTIONS, function) or b"")  # type: ignore[arg-type]
     return len(state.window.size) if isinstance(state, FunctionState) else 0
 
@@ -368,7 +368,7 @@ def test_answers_that_change_are_saved_at_once_and_the_rest_in_time(redis_server
             assert state is not None
             assert state.published.version == predictor.functions()[FUNCTION].version
             append(redis_server, 3)
-            # What they changed would be saved and announced no later than what comes after them.
+            # A change by them would be saved and announced no later than the calls after them.
             append(redis_server, 40, function=OTHER)
             await in_time("what comes after them is saved", lambda: stored(OTHER) is not None)
             assert stored() == state, "nothing of it changes an answer"

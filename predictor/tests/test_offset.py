@@ -63,7 +63,7 @@ def test_about_one_call_in_a_hundred_is_missed_in_the_long_run() -> None:
 def test_derived_it_covers_as_many_calls_as_that_the_next_is_missed_once_in_a_hundred(
     count: int, missed: int
 ) -> None:
-    """Of n calls, the ⌈0.99 (n + 1)⌉ that need least."""
+    """It covers the ⌈0.99 (n + 1)⌉ of n calls that need least."""
     late = Offset(STEP, LARGEST)
     late.derive((300 + STEP * (i + 1), 300) for i in range(count))
     assert late.value() == STEP * (count - missed)
@@ -128,7 +128,7 @@ tables = st.lists(st.integers(1, 20).map(lambda n: n * STEP), min_size=1, max_si
 def test_of_calls_in_any_order_the_next_is_missed_no_more_often_than_it_may(
     table: list[int], count: int, draw: random.Random
 ) -> None:
-    """What conformal prediction promises, counted: each call in turn is the next after all others."""
+    """Counts what conformal prediction promises: each call in turn is the next after all others."""
     heavy = [(int(300 / (draw.random() + 0.01)), draw.choice(table)) for _ in range(count)]
     missed = 0
     for i, (peak, raw) in enumerate(heavy):

@@ -1,4 +1,4 @@
-"""What is published of a function, read in its two ways."""
+"""Published answers of a function, read in their two ways."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -18,7 +18,7 @@ Start = Callable[..., PredictorServer]
 
 
 def observe_growing(redis_server: RedisServer, count: int = LEAST, **changes: Any) -> None:
-    """A function that needs more of everything the larger its input is."""
+    """Records calls of a function that needs more of everything the larger its input is."""
     for i in range(count):
         redis_server.observe(
             size=1000 * 2 ** (i % 10),

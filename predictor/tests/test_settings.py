@@ -48,7 +48,7 @@ def test_address(address: str, parts: Address) -> None:
     assert parse_address(address) == parts
 
 
-# Those that Go refuses, too: pkg/redisconn.
+# Addresses that Go refuses, too: pkg/redisconn.
 @pytest.mark.parametrize(
     "address",
     [

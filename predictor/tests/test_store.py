@@ -1,4 +1,4 @@
-"""What was learned, kept in Redis and in an object store."""
+"""Keeping what was learned, in Redis and in an object store."""
 
 import asyncio
 import hashlib

@@ -100,7 +100,7 @@ def test_one_without_the_lock_takes_and_acknowledges_nothing(running: RedisServe
 
 
 def test_what_was_taken_behind_its_back_is_still_read_in_order(running: RedisServer) -> None:
-    """As after Redis lost the fences: nothing then keeps an earlier learner from reading once more."""
+    """After Redis loses the fences, nothing stops an earlier learner from reading once more."""
 
     async def test(make: Make) -> None:
         learner, other = make(1), make(1)

@@ -1,4 +1,4 @@
-"""Work that ends together, also when it does not hear that it should."""
+"""Tasks that end together, even if one swallows its cancellation."""
 
 import asyncio
 

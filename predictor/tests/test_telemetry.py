@@ -1,4 +1,4 @@
-"""What the server measures and traces, as Prometheus and an OTLP collector get it."""
+"""The server's metrics and traces, as Prometheus and an OTLP collector get them."""
 
 import threading
 from collections.abc import Iterator
@@ -140,7 +140,7 @@ def test_latency_is_counted_by_result(tmp_path: Path) -> None:
                 for result, count in (("answered", 1.0), ("refused", 2.0), ("unknown", 1.0))
             } <= set(lines) or None
 
-        # A client has its answer before it is measured.
+        # A client has its answer before the request is measured.
         eventually("all are counted", counted)
     finally:
         server.stop()
