@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
-# Of the Kubernetes that go.mod has.
+# For the Kubernetes in go.mod.
 CONTROLLER_GEN := sigs.k8s.io/controller-tools/cmd/controller-gen@v0.20.1
 KWOK        := v0.8.0
 VALE        := github.com/errata-ai/vale/v3/cmd/vale@v3.18.0
@@ -17,18 +17,18 @@ SEED        ?= 1
 NODES       ?= 1
 COMMIT      := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
 
-# All of the box but Kubernetes and CoreDNS themselves, which have no tests here.
+# All of the box except Kubernetes and CoreDNS themselves, which have no tests here.
 BOX_PACKAGES := ./apt/... ./build/... ./cluster/... ./cmd/... ./image/... ./layout/... ./machine/... ./stack/... ./versions/...
 
-# A module of its own: it has Kubernetes in it.
+# A module of its own, because it includes Kubernetes.
 SCHEDULER := activator-plugin/placement/scheduler
-# Its image finds most of it in Go's cache then.
+# With this, its image finds most of it in Go's cache.
 AS_IN_IMAGE := GOFLAGS=-trimpath
 
 export CGO_ENABLED ?= 0
 export PATH := $(CURDIR)/bin:$(PATH)
 
-# What measures must not share the cores with what compiles.
+# Measurements must not share the cores with compilers.
 .NOTPARALLEL:
 
 .PHONY: help
@@ -201,7 +201,7 @@ upgrade-test: base-tree box-build ## The release of another commit on a box, upg
 	go test -tags install -count=1 -timeout 40m -v -run TestUpgradeAndBack ./loadtest/install -args $(INSTALLS) -base "$(CURDIR)/out/base" -out "$(CURDIR)/out/upgrade-test"
 	$(BOX) down
 
-# The first file of a release that is made with the commands of today.
+# A commit that has this file can make a release with today's commands.
 RELEASED := manifests/dist/krew.go
 
 base-tree:
@@ -234,8 +234,8 @@ bench-safeguard: bin/bench-safeguard box-libra ## From usage at the threshold, a
 
 ON_BOX = --kubeconfig "$$($(BOX) kubeconfig)" --images out/images.json --seed $(SEED) --commit $(COMMIT)
 
-# What end-to-end tests and chaos break: functions in the namespace default, with Libra's
-# activator before them, which Libra has learned.
+# The functions that end-to-end tests and chaos break: in the namespace default, behind Libra's
+# activator, and learned by Libra.
 FUNCTIONS_OF_TESTS = bin/demo install --activator --functions --kubeconfig "$$($(BOX) kubeconfig)" --images out/images.json
 
 box-libra: box-up bin/demo
@@ -244,7 +244,7 @@ box-libra: box-up bin/demo
 
 ##@ Release it
 
-# Where the plugin's archives will be uploaded to.
+# Where the plugin's archives will be uploaded.
 DOWNLOADS ?= https://libra.dev/releases/$(VERSION)
 
 .PHONY: release
@@ -264,7 +264,7 @@ audit: out/audit/.stamp ## Known vulnerabilities of what Libra is built from, of
 	@: Without --strict it passes over what PyPI does not tell of.
 	out/audit/bin/pip-audit --strict --disable-pip --no-deps --requirement predictor/requirements.lock
 
-# Those that neither forbid a use nor ask for our sources.
+# Licences that neither forbid a use nor ask for our sources.
 LICENCES_GO     := Apache-2.0,BSD-2-Clause,BSD-3-Clause,ISC,MIT,MPL-2.0
 LICENCES_PYTHON := 0BSD;Apache;BSD;CC0;MIT;MPL;Mozilla Public License 2.0;PSF;Python Software Foundation;Zlib
 
@@ -307,7 +307,7 @@ bin/bench-%: FORCE
 bin/node-test: FORCE
 	@mkdir -p bin && go build -trimpath -o bin/node-test ./loadtest/nodetest
 
-# As they are in their images.
+# Built as for their images.
 bin/libra-resizer bin/libra-agent: bin/libra-%: FORCE
 	@mkdir -p bin && go build -trimpath -ldflags "-s -w" -o $@ ./resizer/cmd/$(if $(filter agent,$*),agent,controller)
 
@@ -322,8 +322,8 @@ bin/demo: FORCE
 
 FORCE:
 
-# Debian's redis-server package starts a server on every boot; the binary is in
-# redis-tools under another name, and goes by the name it is called by.
+# Debian's redis-server package starts a server on every boot. redis-tools has the same binary
+# under another name, and the binary does what the name that it is called by says.
 deps:
 	@missing=; \
 	command -v gcc >/dev/null || missing="$$missing gcc libc6-dev"; \
@@ -333,8 +333,8 @@ deps:
 	if [ -n "$$missing" ]; then echo "installing$$missing"; apt-get update -qq && apt-get install -y -qq --no-install-recommends $$missing >/dev/null; fi; \
 	mkdir -p bin; command -v redis-server >/dev/null || ln -s "$$(command -v redis-check-rdb)" bin/redis-server
 
-# Debian's kernel for clouds needs no modules and no installation to boot. A disk is a module (a
-# file in an initramfs cannot be dropped from memory, as one on a disk can).
+# Debian's cloud kernel boots without modules and without installation. A disk needs a module (a
+# file on a disk, unlike one in an initramfs, can be dropped from memory).
 bin/vmlinuz bin/brd.ko &: | deps
 	@rm -rf bin/kernel; mkdir -p bin/kernel; cd bin/kernel; \
 	named() { apt-cache depends linux-image-cloud-amd64 2>/dev/null | awk '/Depends: linux-image-/ {print $$2; exit}'; }; \

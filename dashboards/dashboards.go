@@ -1,5 +1,5 @@
-// Package dashboards reads Libra's dashboards and rules: what they ask of Prometheus,
-// for the tests that ask it.
+// Package dashboards reads the queries of Libra's dashboards and rules, for the tests that
+// send them to Prometheus.
 package dashboards
 
 import (
@@ -20,7 +20,7 @@ var files embed.FS
 // RuleFiles are the names of the rule files in Prometheus().
 var RuleFiles = []string{"recording.yaml", "safety.yaml", "health.yaml"}
 
-// Prometheus holds the scrape jobs, scrape.yaml, and the rule files.
+// Prometheus returns the scrape jobs, scrape.yaml, and the rule files.
 func Prometheus() fs.FS {
 	sub, err := fs.Sub(files, "prometheus")
 	if err != nil {
@@ -29,20 +29,20 @@ func Prometheus() fs.FS {
 	return sub
 }
 
-// Query is one expression that is sent to Prometheus.
+// Query is an expression that is sent to Prometheus.
 type Query struct {
-	// Where says in which dashboard and panel, or in which rule it is.
+	// Where says in which dashboard and panel, or in which rule, the query is.
 	Where string
-	// Expr is as written, in a panel with Grafana's variables in it.
+	// Expr is the expression as written. A panel's may have Grafana's variables in it.
 	Expr string
 	// Legend is the panel's text for each series, with {{label}} in it.
 	Legend string
 }
 
-// Fill returns the expression with a value for each of Grafana's variables, which are
-// given without their $.
+// Fill returns the expression with a value in place of each of Grafana's variables. The keys
+// of values are the variables' names, without their $.
 func (q Query) Fill(values map[string]string) string {
-	// $__range must not be taken for one called $__rang.
+	// Longest names first: $__range must not be taken for one called $__rang.
 	names := make([]string, 0, len(values))
 	for name := range values {
 		names = append(names, name)
@@ -55,7 +55,7 @@ func (q Query) Fill(values map[string]string) string {
 	return strings.NewReplacer(pairs...).Replace(q.Expr)
 }
 
-// Rule is a recording rule or an alert, one of whose names is empty.
+// Rule is a recording rule or an alert. Either Record or Alert is empty.
 type Rule struct {
 	Record      string            `json:"record,omitempty"`
 	Alert       string            `json:"alert,omitempty"`
@@ -90,7 +90,7 @@ func Groups() ([]Group, error) {
 	return all, nil
 }
 
-// Query is the rule's expression.
+// Query returns the rule's expression.
 func (r Rule) Query() Query {
 	if r.Alert != "" {
 		return Query{Where: "alert " + r.Alert, Expr: r.Expr}
@@ -117,7 +117,7 @@ type Variable struct {
 	Query      json.RawMessage
 }
 
-// Panel is one of a dashboard.
+// Panel is a panel of a dashboard.
 type Panel struct {
 	ID                       int
 	Type, Title, Description string
@@ -148,7 +148,7 @@ func Dashboards() ([]Dashboard, error) {
 	return all, nil
 }
 
-// Queries are those of the dashboard's panels.
+// Queries returns the queries of the dashboard's panels.
 func (d Dashboard) Queries() []Query {
 	var all []Query
 	for _, p := range d.Panels {
@@ -159,8 +159,8 @@ func (d Dashboard) Queries() []Query {
 	return all
 }
 
-// LabelValues is the series selector and the label of a variable that lists a label's
-// values; ok is false for a variable of another kind.
+// LabelValues returns the series selector and the label of a variable that lists a label's
+// values. ok is false for a variable of another kind.
 func (v Variable) LabelValues() (selector Query, label string, ok bool) {
 	var query struct{ Query string }
 	if v.Type != "query" || json.Unmarshal(v.Query, &query) != nil {

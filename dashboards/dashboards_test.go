@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// mostPanels is what still fits on a screen or two.
+// mostPanels is the number of panels that still fit on a screen or two.
 const mostPanels = 13
 
 func TestDashboardsAreLegible(t *testing.T) {
@@ -75,7 +75,7 @@ var (
 	inLegends = regexp.MustCompile(`\{\{(\w+)\}\}`)
 )
 
-// Grafana asks for a variable that it does not know as it is written.
+// Grafana sends a variable that it does not know to Prometheus as it is written.
 func TestQueriesUseVariablesThatAreThere(t *testing.T) {
 	all, err := Dashboards()
 	if err != nil {
@@ -96,7 +96,7 @@ func TestQueriesUseVariablesThatAreThere(t *testing.T) {
 	}
 }
 
-// A label in a legend that the query sums away leaves nothing to tell series by.
+// If the query sums away a label of the legend, nothing in the legend tells series apart.
 func TestLegendsNameLabelsThatAreKept(t *testing.T) {
 	all, err := Dashboards()
 	if err != nil {

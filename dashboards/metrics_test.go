@@ -90,7 +90,7 @@ func (m touchedMeter) Int64ObservableCounter(name string, options ...metric.Int6
 	return m.Meter.Int64ObservableCounter(name, append(options, one)...)
 }
 
-// exported is what Libra's parts export for Prometheus, but for what only their sources tell here.
+// exported returns the metrics that Libra's parts export for Prometheus, except for those that only sources tell here.
 func exported(t *testing.T) []*dto.MetricFamily {
 	t.Helper()
 	registry := prometheus.NewRegistry()
@@ -147,7 +147,7 @@ type family struct {
 	name, kind, help string
 }
 
-// families are all that Libra's parts export.
+// families returns all metrics that Libra's parts export.
 func families(t *testing.T) []family {
 	t.Helper()
 	all := append(predictorMetrics(t), counters(t, "../activator-plugin/placement/scheduler/metrics.go")...)
@@ -159,7 +159,7 @@ func families(t *testing.T) []family {
 	return all
 }
 
-// series are the names that queries have for them.
+// series returns the names that queries have for the metrics.
 func series(t *testing.T) map[string]bool {
 	t.Helper()
 	names := map[string]bool{"up": true} // Prometheus' own, of each target
@@ -217,8 +217,8 @@ func predictorMetrics(t *testing.T) []family {
 	return all
 }
 
-// counters reads the instruments in a source, all of which are counters: the scheduler is a module of its own, and the
-// duplicator wants a cluster.
+// counters reads the instruments in a source, all of which must be counters. It is for the scheduler, which is a
+// module of its own, and the duplicator, which needs a cluster.
 func counters(t *testing.T, path string) []family {
 	t.Helper()
 	data, err := os.ReadFile(path)
@@ -238,7 +238,7 @@ func counters(t *testing.T, path string) []family {
 	return all
 }
 
-// allQueries are those of the dashboards and the rules. Variables have some value.
+// allQueries returns the queries of the dashboards and the rules, with some value for each variable.
 func allQueries(t *testing.T) map[string]string {
 	t.Helper()
 	variables := map[string]string{
@@ -275,7 +275,7 @@ func allQueries(t *testing.T) map[string]string {
 	return queries
 }
 
-// A panel or an alert on a metric that does not exist is empty for ever.
+// A panel or an alert on a metric that does not exist stays empty for ever.
 func TestQueriesNameMetricsThatAreExported(t *testing.T) {
 	known := series(t)
 	groups, err := Groups()
@@ -315,7 +315,7 @@ func metricsIn(expr parser.Expr) map[string]bool {
 
 var documentedMetric = regexp.MustCompile("[` (]libra_(?:agent|invocations|placement|pool|predict|predictor|queue|resizer)_[a-z_]+[a-z][`{]")
 
-// checkDocumented looks for metrics on pages that are not among what is exported.
+// checkDocumented finds metrics on pages that no part exports.
 func checkDocumented(t *testing.T, known map[string]bool) {
 	t.Helper()
 	pages, err := filepath.Glob("../docs/*.md")

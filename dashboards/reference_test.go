@@ -9,7 +9,7 @@ import (
 	"libra.dev/libra/docs/reference"
 )
 
-// parts export the metrics that begin so; the first that fits counts.
+// parts maps prefixes of metrics to the parts that export them. The first prefix that fits counts.
 var parts = []struct{ prefix, name string }{
 	{"libra_agent_", "Node agent"},
 	{"libra_resizer_", "Resizer"},

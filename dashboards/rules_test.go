@@ -32,7 +32,7 @@ func rules(t *testing.T) []Rule {
 	return all
 }
 
-// Whoever is woken by an alert finds what to do about it.
+// Everybody whom an alert wakes finds what to do about it.
 func TestAlertsHaveARunbook(t *testing.T) {
 	docs, err := os.ReadFile("../" + runbooks)
 	if err != nil {
@@ -62,7 +62,7 @@ func TestAlertsHaveARunbook(t *testing.T) {
 	}
 }
 
-// promtool, which is not at hand here, runs them in the end-to-end test.
+// The end-to-end test runs them with promtool, which is not available here.
 func TestAlertsHaveATest(t *testing.T) {
 	data, err := os.ReadFile("testdata/alerts.yaml")
 	if err != nil {
@@ -92,8 +92,8 @@ func TestRecordingRulesAreNamedByLevelMetricAndOperation(t *testing.T) {
 	}
 }
 
-// The operator takes the rules in an object of its own, Prometheus takes files: they
-// say the same. With -update the object is written.
+// The operator reads the rules from an object of its own, Prometheus from files. Both say the
+// same. With -update, the test writes the object.
 func TestOperatorHasTheSameRules(t *testing.T) {
 	groups, err := Groups()
 	if err != nil {

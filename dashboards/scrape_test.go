@@ -25,11 +25,11 @@ const addressLabel = "__address__"
 type target struct {
 	job, namespace, port string
 	selector             string
-	// address is what is read instead of the port, of the same pods.
+	// address, if set, is read instead of the port, from the same pods.
 	address string
 }
 
-// targetsOfFile are those of scrape.yaml.
+// targetsOfFile returns the targets of scrape.yaml.
 func targetsOfFile(t *testing.T) []target {
 	t.Helper()
 	data, err := fs.ReadFile(Prometheus(), "scrape.yaml")
@@ -73,7 +73,7 @@ func targetsOfFile(t *testing.T) []target {
 	return all
 }
 
-// targetsOfOperator are those of the PodMonitors.
+// targetsOfOperator returns the targets of the PodMonitors.
 func targetsOfOperator(t *testing.T) []target {
 	t.Helper()
 	paths, err := filepath.Glob("operator/podmonitor-*.yaml")
@@ -118,7 +118,7 @@ func targetsOfOperator(t *testing.T) []target {
 	return all
 }
 
-// The dashboards go by the jobs, whichever way they come about.
+// The dashboards select by job, so both ways to scrape must have the same jobs.
 func TestOperatorScrapesTheSameTargets(t *testing.T) {
 	byJob := func(a, b target) int {
 		return cmp.Or(strings.Compare(a.job, b.job), strings.Compare(a.selector, b.selector))
@@ -166,12 +166,12 @@ func TestTargetsAreThere(t *testing.T) {
 		"libra-agent":     {agent.Spec.Template},
 		"libra-resizer":   {resizer.Spec.Template},
 		"libra-scheduler": {scheduler.Spec.Template},
-		// KServe makes the label and keeps the ports.
+		// KServe adds the label and keeps the ports.
 		"libra-predictor": {plain.Spec.Template, {
 			ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"serving.kserve.io/inferenceservice": predictor.Metadata.Name}},
 			Spec:       predictor.Spec.Predictor,
 		}},
-		// Knative's own Deployment has them.
+		// Knative's own Deployment has the label and the port.
 		"libra-activator": {{
 			ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "activator"}},
 			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Ports: []corev1.ContainerPort{{Name: "metrics"}}}}},

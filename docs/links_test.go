@@ -1,4 +1,4 @@
-// Package docs tests what the pages of this folder, and those at the root, refer to.
+// Package docs tests the references of the pages in this folder and at the root.
 package docs
 
 import (
@@ -14,7 +14,7 @@ import (
 	"unicode"
 )
 
-// pages are where links are looked for.
+// pages are the patterns of the pages whose links are checked.
 var pages = []string{"*.md", "docs/*.md", "docs/*/*.md", "loadtest/functions/*.md"}
 
 func TestLinksLeadSomewhere(t *testing.T) {
@@ -44,7 +44,7 @@ func TestBrokenLinksAreFound(t *testing.T) {
 	}
 }
 
-// Pages say which tests hold what they promise.
+// Pages name the tests that prove what they promise.
 func TestTestsThatPagesNameAreThere(t *testing.T) {
 	root := os.DirFS("..")
 	tests := map[string]bool{}
@@ -53,7 +53,7 @@ func TestTestsThatPagesNameAreThere(t *testing.T) {
 		case err != nil:
 			return err
 		case entry.IsDir() && (name == "bin" || name == "out" || name != "." && strings.HasPrefix(entry.Name(), ".")):
-			return fs.SkipDir // what is made here
+			return fs.SkipDir // build output
 		case !strings.HasSuffix(name, "_test.go"):
 			return nil
 		}
@@ -89,7 +89,7 @@ var (
 )
 
 // links counts the links of all pages, and names those that lead to no file of the repository,
-// or to no heading in it. Other sites are not asked.
+// or to no heading in the file. It does not check links to other sites.
 func links(t *testing.T, root fs.FS) (found int, broken []string) {
 	t.Helper()
 	eachPage(t, root, func(name, text string) {
@@ -124,7 +124,7 @@ func eachPage(t *testing.T, root fs.FS, visit func(name, text string)) {
 	}
 }
 
-// follow looks for what a link on a page leads to.
+// follow returns an error if a link on a page leads nowhere.
 func follow(root fs.FS, page, link string) error {
 	to, anchor, anchored := strings.Cut(link, "#")
 	name := page
@@ -144,13 +144,13 @@ func follow(root fs.FS, page, link string) error {
 	return nil
 }
 
-// read is the text of a page but for its blocks of code.
+// read returns the text of a page without its blocks of code.
 func read(root fs.FS, name string) (string, error) {
 	text, err := fs.ReadFile(root, name)
 	return fence.ReplaceAllString(string(text), ""), err
 }
 
-// anchors are what GitHub makes of a page's headings.
+// anchors returns the anchors that GitHub makes of a page's headings.
 func anchors(text string) []string {
 	var all []string
 	times := map[string]int{}

@@ -54,7 +54,7 @@ func TestReferenceOfFields(t *testing.T) {
 	p.Check(t, "..", "fields.md", *update)
 }
 
-// fields has a row for each field below one.
+// fields adds a row for each field below the one at path.
 func fields(p *reference.Page, path string, of apiextensionsv1.JSONSchemaProps) {
 	for _, name := range slices.Sorted(maps.Keys(of.Properties)) {
 		field, at := of.Properties[name], path+"."+name
@@ -75,7 +75,7 @@ func fields(p *reference.Page, path string, of apiextensionsv1.JSONSchemaProps) 
 	}
 }
 
-// parse reads the sources of a folder, but for tests.
+// parse reads the sources of a folder, without its tests.
 func parse(t *testing.T, dir string) []*ast.File {
 	t.Helper()
 	names, err := filepath.Glob(filepath.Join("..", dir, "*.go"))
@@ -96,11 +96,11 @@ func parse(t *testing.T, dir string) []*ast.File {
 	return files
 }
 
-// names are constants by what a source calls them.
+// names maps the names of constants in a source to their values.
 type names map[string]string
 
-// text is the value of an expression: literals and constants that are added up, a duration, or what counts
-// when a variable of the environment is not set.
+// text returns the value of an expression: a sum of literals and constants, a duration, or the default of a
+// variable of the environment.
 func (n names) text(e ast.Expr) string {
 	switch e := e.(type) {
 	case *ast.BasicLit:
@@ -122,7 +122,7 @@ func (n names) text(e ast.Expr) string {
 	return ""
 }
 
-// namesOf are the constants of folders.
+// namesOf returns the constants of folders.
 func namesOf(t *testing.T, dirs ...string) names {
 	all := names{}
 	for _, dir := range dirs {
@@ -131,7 +131,7 @@ func namesOf(t *testing.T, dirs ...string) names {
 	return all
 }
 
-// constants calls back with each constant of the files that is a string, its comment and that of its block.
+// constants calls each with every string constant of the files, its comment and that of its block.
 func constants(files []*ast.File, each func(name, value, comment, block string)) {
 	for _, file := range files {
 		for _, d := range file.Decls {
@@ -173,7 +173,7 @@ func TestReferenceOfLabels(t *testing.T) {
 	p.Check(t, "..", "labels.md", *update)
 }
 
-// eventTypes are the types of Events that a node of the syntax names.
+// eventTypes returns the types of Events that are named within a node of the syntax tree.
 func eventTypes(n ast.Node) map[string]bool {
 	types := map[string]bool{}
 	ast.Inspect(n, func(n ast.Node) bool {
@@ -214,7 +214,7 @@ func TestReferenceOfEvents(t *testing.T) {
 	p.Check(t, "..", "events.md", *update)
 }
 
-// eventType is that of an Event: named in the call that names the reason, or the only one of the package.
+// eventType returns an Event's type: the one in the call that names the reason, or the package's only one.
 func eventType(t *testing.T, files []*ast.File, constant string) string {
 	t.Helper()
 	found, all := map[string]bool{}, map[string]bool{}
@@ -277,7 +277,7 @@ func TestReferenceOfFlags(t *testing.T) {
 	p.Check(t, "..", "flags.md", *update)
 }
 
-// variables has a row for each field that envconfig reads.
+// variables adds a row for each field that envconfig reads.
 func variables(t *testing.T, p *reference.Page, s *ast.StructType) {
 	for _, field := range s.Fields.List {
 		if !field.Names[0].IsExported() {

@@ -10,7 +10,7 @@ import (
 	sigsyaml "sigs.k8s.io/yaml"
 )
 
-// Whoever runs it is to need no trust in it.
+// Users must be able to run the check without trusting it.
 func TestTheCheckOnlyReads(t *testing.T) {
 	rules := 0
 	for _, o := range rendered(t, "check") {

@@ -18,7 +18,7 @@ const (
 	sidecarPrefix   = "queue.sidecar.serving.knative.dev/"
 )
 
-// functionsPolicy warns of what will not work of a function.
+// functionsPolicy is the admission policy that warns of functions that will not work.
 type functionsPolicy struct {
 	conditions  []cel.Program
 	variables   []named
@@ -48,7 +48,7 @@ func readFunctionsPolicy(t *testing.T) functionsPolicy {
 	return p
 }
 
-// warnings are the messages about a Service in a namespace with the source, "" for none.
+// warnings returns the messages about a Service in a namespace with the source, "" for none.
 func (p functionsPolicy) warnings(t interface{ Fatal(...any) }, service map[string]any, source string) (messages []string) {
 	labels := map[string]any{}
 	if source != "" {
@@ -86,7 +86,7 @@ func (p functionsPolicy) warnings(t interface{ Fatal(...any) }, service map[stri
 	return messages
 }
 
-// function is a Service of which the policy has nothing to say.
+// function returns a Service that gets no warnings, after changes to it.
 func function(changes ...func(template, container map[string]any)) map[string]any {
 	container := map[string]any{"image": "example.com/function", "resources": map[string]any{
 		"requests": map[string]any{"cpu": "100m"},
@@ -207,7 +207,7 @@ func TestTheFunctionsPolicySaysWhatWillNotWork(t *testing.T) {
 	}
 }
 
-// What the policy warns of is what the parts refuse, and nothing else.
+// The policy warns of values that the parts refuse, and of no others.
 func TestTheFunctionsPolicyReadsAnnotationsAsThePartsDo(t *testing.T) {
 	p := readFunctionsPolicy(t)
 	quantities := []string{"0", "-0", "1", "200m", "1.5", "-1m", "1e3", "1E", "much", "", " 1", "128Mi", "128m", "0.5Gi", "0.1Gi", "1.5",
@@ -225,7 +225,7 @@ func TestTheFunctionsPolicyReadsAnnotationsAsThePartsDo(t *testing.T) {
 		api.MinMemoryAnnotation: {func(s string) error { _, err := api.ParseMinMemory(s); return err }, quantities, `[-+]?[0-9]{0,8}[.]?[0-9]{0,4}(n|u|m|k|M|Ki|Mi|Gi|e-?[0-9])?`},
 		api.InputSizeAnnotation: {func(s string) error {
 			if s == "" {
-				return nil // as without it
+				return nil // as without the annotation
 			}
 			_, _, err := api.ParseInputSize(s)
 			return err

@@ -1,5 +1,5 @@
-// Package manifests tests what `kubectl apply -k` makes of this folder, and what
-// `kubectl delete -k` takes away.
+// Package manifests tests what `kubectl apply -k` creates from this folder, and what
+// `kubectl delete -k` deletes.
 package manifests
 
 import (
@@ -26,8 +26,8 @@ import (
 	"libra.dev/libra/pkg/settings"
 )
 
-// kustomization has the fields that ours use. What it does not know is an error, because
-// it could bring an object that is not seen here.
+// kustomization has the fields that ours use. An unknown field is an error, because it
+// could add an object that these tests do not see.
 type kustomization struct {
 	metav1.TypeMeta `json:",inline"`
 	Namespace       string   `json:"namespace"`
@@ -36,7 +36,7 @@ type kustomization struct {
 	Patches         []patch  `json:"patches"`
 }
 
-// patch changes objects that are there.
+// patch changes existing objects.
 type patch struct {
 	Path   string `json:"path"`
 	Target struct {
@@ -45,7 +45,7 @@ type patch struct {
 	} `json:"target"`
 }
 
-// object is what identifies an object.
+// object has the fields that identify an object.
 type object struct {
 	metav1.TypeMeta `json:",inline"`
 	Metadata        struct {
@@ -53,29 +53,29 @@ type object struct {
 		Namespace string            `json:"namespace"`
 		Labels    map[string]string `json:"labels"`
 	} `json:"metadata"`
-	// whole is all that its file says of it.
+	// whole is the object as its file has it.
 	whole json.RawMessage
 }
 
 const kustomizationFile = "kustomization.yaml"
 
-// clusterScoped are the kinds of ours that are in no namespace.
+// clusterScoped are those of our kinds that have no namespace.
 var clusterScoped = []string{
 	"Namespace", "ClusterRole", "ClusterRoleBinding", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding",
 	"MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding", "CustomResourceDefinition",
 }
 
-// checkNamespace is that of the Job which looks at a cluster, also before Libra is there.
+// checkNamespace is the namespace of the Job that checks a cluster, even before Libra is there.
 const checkNamespace = "libra-check"
 
 // namespaces are Libra's.
 var namespaces = []string{settings.Namespace, settings.AgentNamespace, uninstall.Job, checkNamespace, "libra-samples"}
 
-// rights are the kinds of ours that are in namespaces of others, for what the Jobs do there.
+// rights are those of our kinds that go into others' namespaces, for what the Jobs do there.
 var rights = []string{"Role", "RoleBinding"}
 
-// ours says whether an object is Libra's, and nobody else's: one in a namespace of its, or
-// one of the cluster with its name, or rights with its name, or in its API group.
+// ours reports whether an object is Libra's alone: in one of Libra's namespaces, cluster-scoped
+// or a right with Libra's name, or a definition in Libra's API group.
 func (o object) ours() bool {
 	if o.Kind == "CustomResourceDefinition" {
 		return strings.HasSuffix(o.Metadata.Name, "."+v1alpha1.GroupVersion.Group)
@@ -86,8 +86,8 @@ func (o object) ours() bool {
 	return slices.Contains(namespaces, o.Metadata.Namespace)
 }
 
-// What is in a kustomization goes with `kubectl delete -k`. So nothing may be that is not
-// Libra's, as Knative's activator is not.
+// `kubectl delete -k` deletes all objects of a kustomization. So they must all be Libra's, which
+// Knative's activator, for one, is not.
 func TestKustomizationsHoldLibrasOwnObjects(t *testing.T) {
 	used := map[string]bool{}
 	for _, dir := range kustomizations(t) {
@@ -109,7 +109,7 @@ func TestKustomizationsHoldLibrasOwnObjects(t *testing.T) {
 			}
 		}
 	}
-	// Nor may a file lie about that somebody applies, and deletes, by itself.
+	// Nor may there be a stray file that somebody applies, and deletes, by itself.
 	for _, path := range files(t, func(name string) bool { return name != kustomizationFile }) {
 		if !used[path] {
 			t.Errorf("%s is in no kustomization", path)
@@ -146,7 +146,7 @@ func TestOursTellsLibrasObjectsFromKnatives(t *testing.T) {
 }
 
 // Installing changes nothing. Nor does installing again: a setting in the manifest would
-// take back the one that somebody made, or stand in the way of the next apply.
+// overwrite the one that somebody made, or get in the way of the next apply.
 func TestInstallingObserves(t *testing.T) {
 	var configMap corev1.ConfigMap
 	read(t, "base/settings/configmap.yaml", &configMap)
@@ -170,7 +170,7 @@ func TestInstallingObserves(t *testing.T) {
 	if got, err = settings.Parse(example); err != nil || got != settings.Default {
 		t.Errorf("its example says %+v, %v, want the defaults %+v", got, err, settings.Default)
 	}
-	// A key that there is not is refused in words that name those that there are.
+	// The error about an unknown key names all keys.
 	_, err = settings.Parse(map[string]string{"none": ""})
 	for key := range example {
 		if !strings.Contains(err.Error(), key) {
@@ -183,8 +183,8 @@ func TestInstallingObserves(t *testing.T) {
 	}
 }
 
-// KServe makes routes on the ingress gateway to what is not cluster-local; in Standard
-// mode it goes by a label of its own, and not by Knative's.
+// KServe makes routes on the ingress gateway to every service that is not cluster-local. In
+// Standard mode it looks at its own label, not at Knative's.
 func TestPredictorIsClusterLocal(t *testing.T) {
 	var service struct {
 		Metadata metav1.ObjectMeta `json:"metadata"`
@@ -198,8 +198,8 @@ func TestPredictorIsClusterLocal(t *testing.T) {
 	}
 }
 
-// render is what kustomize makes of a folder, as far as it is known by name. The files
-// that it reads are added to used.
+// render returns the objects that kustomize makes of a folder, with their namespaces, but without
+// patches. It adds the files that it reads to used.
 func render(dir string, used map[string]bool) ([]object, error) {
 	path := filepath.Join(dir, kustomizationFile)
 	k, err := readKustomization(dir)
@@ -274,7 +274,7 @@ func objectsOf(path string) ([]object, error) {
 	}
 }
 
-// kustomizations are the folders that can be applied.
+// kustomizations returns the folders that can be applied.
 func kustomizations(t *testing.T) []string {
 	t.Helper()
 	var dirs []string
@@ -284,7 +284,7 @@ func kustomizations(t *testing.T) []string {
 	return dirs
 }
 
-// files are those in YAML whose names are wanted.
+// files returns the YAML files whose names are wanted.
 func files(t *testing.T, wanted func(name string) bool) []string {
 	t.Helper()
 	var paths []string

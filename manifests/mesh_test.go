@@ -18,13 +18,13 @@ const (
 	istioAmbient = "components/istio-ambient"
 	istioSidecar = "components/istio-sidecar"
 
-	// hbone is the port of a pod to which an ambient mesh sends.
+	// hbone is the port of a pod that an ambient mesh sends to.
 	hbone = 15008
-	// probes is whose address kubelets' probes have in an ambient mesh.
+	// probes is the source address of kubelets' probes in an ambient mesh.
 	probes = "169.254.7.127/32"
 )
 
-// authorization is what of an AuthorizationPolicy ours use.
+// authorization has the fields of an AuthorizationPolicy that ours use.
 type authorization struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
@@ -47,7 +47,7 @@ type authorization struct {
 	} `json:"spec"`
 }
 
-// authenticated is what of a PeerAuthentication ours use.
+// authenticated has the fields of a PeerAuthentication that ours use.
 type authenticated struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
@@ -59,7 +59,7 @@ type authenticated struct {
 	} `json:"spec"`
 }
 
-// authorizes says whether policies let an account reach a port, as Istio does: those that select the pod add up.
+// authorizes reports whether policies let an account reach a port. As in Istio, those that select the pod add up.
 func authorizes(t *testing.T, policies []authorization, namespace, account string, to labels.Set, port string) bool {
 	t.Helper()
 	for _, p := range policies {
@@ -86,7 +86,7 @@ func authorizes(t *testing.T, policies []authorization, namespace, account strin
 	return false
 }
 
-// Whoever the network lets in the mesh lets in by name, and nobody else.
+// The mesh lets in the same clients as the network, by name, and no others.
 func TestTheMeshLetsInWhomTheNetworkLetsIn(t *testing.T) {
 	network := decode[networkingv1.NetworkPolicy](t, "NetworkPolicy")
 	mesh := rendered(t, istioAmbient)
@@ -146,7 +146,7 @@ func TestTheMeshLetsInWhomTheNetworkLetsIn(t *testing.T) {
 	}
 }
 
-// All that an ambient mesh brings comes to one port of the pod, and NetworkPolicies see that one.
+// All traffic of an ambient mesh arrives at one port of the pod, and NetworkPolicies see that port.
 func TestTheNetworkLetsTheAmbientMeshThrough(t *testing.T) {
 	more := map[string]networkingv1.NetworkPolicy{}
 	for _, p := range decodeOf[networkingv1.NetworkPolicy](t, rendered(t, istioAmbient), "NetworkPolicy") {
@@ -183,7 +183,7 @@ func TestTheNetworkLetsTheAmbientMeshThrough(t *testing.T) {
 	}
 }
 
-// An activator with a sidecar sends Libra's pods, which have none, what a rule of the mesh's would otherwise encrypt.
+// Libra's pods have no sidecars, so an activator's must not encrypt what it sends them, even if a mesh rule says so.
 func TestSidecarsSendToLibrasServicesAsTheyAre(t *testing.T) {
 	type rule struct {
 		metav1.TypeMeta   `json:",inline"`

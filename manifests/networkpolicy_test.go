@@ -69,7 +69,7 @@ func TestOnlyThoseReachPartsWhoNeedThem(t *testing.T) {
 	}
 }
 
-// A policy on a port that no container has, or on a label that no pod has, is none.
+// A policy on a port that no container has, or on a label that no pod has, has no effect.
 func TestNetworkPoliciesAreOnPodsAndPortsThatThereAre(t *testing.T) {
 	for _, policy := range decode[networkingv1.NetworkPolicy](t, "NetworkPolicy") {
 		selector := selects(t, &policy.Spec.PodSelector)
@@ -89,7 +89,7 @@ func TestNetworkPoliciesAreOnPodsAndPortsThatThereAre(t *testing.T) {
 	}
 }
 
-// podLabels are those of a pod of the manifests; KServe makes those of an InferenceService.
+// podLabels returns the labels of a pod of the manifests. KServe sets those of an InferenceService.
 func podLabels(p pod) labels.Set {
 	if p.of == "InferenceService" {
 		return labels.Set{"serving.kserve.io/inferenceservice": p.name}
@@ -97,8 +97,8 @@ func podLabels(p pod) labels.Set {
 	return p.Labels
 }
 
-// admitted says whether policies of Libra's namespace let a pod in, as networks that enforce
-// them do: those that select the pod add up, and without any everybody is let in.
+// admitted reports whether policies of Libra's namespace let a pod in. As in networks that enforce
+// them, those that select the pod add up, and without any, every pod is let in.
 func admitted(t *testing.T, policies []networkingv1.NetworkPolicy, from peer, to labels.Set, port string) bool {
 	t.Helper()
 	selected := false

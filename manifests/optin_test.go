@@ -24,7 +24,7 @@ import (
 	"libra.dev/libra/pkg/apiservertest"
 )
 
-// servicesDefinition is of Knative's Services, as far as the policies go.
+// servicesDefinition defines Knative's Services, as far as the policies need it.
 const servicesDefinition = `
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
@@ -46,10 +46,10 @@ spec:
           status: {type: object, x-kubernetes-preserve-unknown-fields: true}
 `
 
-// patience bounds how long the API server may take to know a policy.
+// patience bounds how long the API server may take until a policy is in force.
 const patience = 30 * time.Second
 
-// heard are the warnings of an API server.
+// heard collects the warnings of an API server.
 type heard struct {
 	mu   sync.Mutex
 	text []string
@@ -61,7 +61,7 @@ func (h *heard) HandleWarningHeader(_ int, _, text string) {
 	h.text = append(h.text, text)
 }
 
-// take are those since it was last called.
+// take returns the warnings since it was last called.
 func (h *heard) take() []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -70,7 +70,7 @@ func (h *heard) take() []string {
 	return text
 }
 
-// servicesServer is an API server with Knative's Services and the policies of the folders.
+// servicesServer starts an API server with Knative's Services and the policies of the folders.
 func servicesServer(t *testing.T, folders ...string) (client.Client, *rest.Config, *heard) {
 	t.Helper()
 	definitions := t.TempDir()
@@ -113,7 +113,7 @@ func namespace(t *testing.T, c client.Client, name string, labels map[string]str
 	}
 }
 
-// serviceIn is a Service in a namespace, not created yet.
+// serviceIn returns a Service in a namespace, not created yet.
 func serviceIn(namespace, name string, service map[string]any) *unstructuredv1.Unstructured {
 	s := (&unstructuredv1.Unstructured{Object: service}).DeepCopy()
 	s.SetNamespace(namespace)
@@ -121,11 +121,11 @@ func serviceIn(namespace, name string, service map[string]any) *unstructuredv1.U
 	return s
 }
 
-// untilTried repeats a creation, in a dry run, until what is asked of its outcome holds: the
-// API server takes a moment to know a policy.
+// untilTried repeats a creation, as a dry run, until its outcome satisfies holds: it takes a
+// moment until a policy is in force.
 func untilTried(t *testing.T, c client.Client, s *unstructuredv1.Unstructured, holds func(*unstructuredv1.Unstructured) bool) {
 	t.Helper()
-	var refused error // also that the kind is not there yet
+	var refused error // including that the kind is not there yet
 	if err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
 		tried := s.DeepCopy()
 		refused = c.Create(ctx, tried, client.DryRunAll)
@@ -171,12 +171,12 @@ func TestWarningsReachWhoeverWritesAFunction(t *testing.T) {
 	}
 }
 
-// without is a function of an owner who has not heard of Libra.
+// without returns a function of an owner who has not heard of Libra.
 func without(changes ...change) map[string]any {
 	return function(append([]change{func(template, _ map[string]any) { delete(template, "metadata") }}, changes...)...)
 }
 
-// metadata gives a template labels and annotations of its own, and a name if not "".
+// metadata sets a template's labels and annotations, and its name unless that is "".
 func metadata(name string, labels, annotations map[string]any) change {
 	return func(template, _ map[string]any) {
 		m := map[string]any{}
@@ -193,7 +193,7 @@ func metadata(name string, labels, annotations map[string]any) change {
 	}
 }
 
-// written are the label and the annotation on the template of a Service.
+// written returns the label and the annotation on the template of a Service.
 func written(s *unstructuredv1.Unstructured) (enabled, burst string) {
 	enabled, _, _ = unstructuredv1.NestedString(s.Object, "spec", "template", "metadata", "labels", api.EnabledLabel)
 	burst, _, _ = unstructuredv1.NestedString(s.Object, "spec", "template", "metadata", "annotations", burstAnnotation)
@@ -287,7 +287,7 @@ func TestALabelledNamespaceOptsItsFunctionsIn(t *testing.T) {
 		expect(t, s, "false", "", 2)
 	})
 
-	// Those who were there before the namespace had its label.
+	// Services from before the namespace had its label.
 	namespace(t, c, "later", nil)
 	before, named, upgraded := serviceIn("later", "before", without()),
 		serviceIn("later", "named", without(metadata("shop-1", nil, nil))), serviceIn("later", "upgraded", without())

@@ -28,7 +28,7 @@ import (
 
 const definitions = "base/crds"
 
-// definition does to an object what the API server does with the definition of its kind.
+// definition treats an object as the API server does by the definition of its kind.
 type definition struct {
 	crd        apiextensionsv1.CustomResourceDefinition
 	structural *schema.Structural
@@ -60,7 +60,7 @@ func readDefinition(t *testing.T, plural string) *definition {
 	return d
 }
 
-// refused are the errors about an object, which gets its defaults.
+// refused sets the defaults of an object, and returns the errors about it.
 func (d *definition) refused(object map[string]any) (errs []string) {
 	defaulting.Default(object, d.structural)
 	found := validation.ValidateCustomResource(nil, object, d.schema)
@@ -73,7 +73,7 @@ func (d *definition) refused(object map[string]any) (errs []string) {
 	return errs
 }
 
-// policyWith is a policy as the API server decodes it, with its spec in YAML.
+// policyWith returns a policy, with a spec in YAML, as the API server decodes it.
 func policyWith(t *testing.T, name, spec string) map[string]any {
 	t.Helper()
 	text, err := yaml.YAMLToJSON([]byte(spec))
@@ -103,7 +103,7 @@ func TestDefinitionsAreValid(t *testing.T) {
 		if err := apiextensionsv1.Convert_v1_CustomResourceDefinition_To_apiextensions_CustomResourceDefinition(&d.crd, &internal, nil); err != nil {
 			t.Fatal(err)
 		}
-		// Which is where the API server says that a rule may cost too much.
+		// Here, the API server says if a rule may cost too much.
 		for _, err := range apiextensionsvalidation.ValidateCustomResourceDefinition(t.Context(), &internal) {
 			if err.Field != "status.storedVersions" {
 				t.Errorf("%s: %v", plural, err)
@@ -112,7 +112,7 @@ func TestDefinitionsAreValid(t *testing.T) {
 	}
 }
 
-// What is refused, with what the error must name.
+// refusedPolicies have to be refused with errors that name what is in want.
 var refusedPolicies = []struct {
 	name, policy, spec string
 	want               []string
@@ -155,7 +155,7 @@ func TestDefinitionsRefuse(t *testing.T) {
 				}) {
 					t.Errorf("got %q, want an error with %q", got, tc.want)
 				}
-				// What follows the policies refuses it as well, should the definition be another.
+				// The activators refuse it, too, in case the cluster has another definition.
 				var spec v1alpha1.PlacementPolicySpec
 				if err := yaml.Unmarshal([]byte(tc.spec), &spec); err != nil {
 					t.Fatal(err)
@@ -205,7 +205,7 @@ func TestDefinitionsAcceptAndDefault(t *testing.T) {
 	}
 }
 
-// Whoever reads the page can apply what is on it.
+// The policies on the page can be applied.
 func TestTheSamplesOfTheDocsAreAccepted(t *testing.T) {
 	samples := samplesOfDocs(t)
 	if len(samples) < 3 {

@@ -18,13 +18,13 @@ import (
 	"libra.dev/libra/pkg/settings"
 )
 
-// pod is what an object of the manifests makes.
+// pod is a pod that an object of the manifests makes.
 type pod struct {
 	of, name, namespace string
 	corev1.PodTemplateSpec
 }
 
-// pods are those of all objects that make any.
+// pods returns the pods of all objects that make any.
 func pods(t *testing.T) []pod {
 	t.Helper()
 	var pods []pod
@@ -80,8 +80,8 @@ func TestAgentsAreReplacedOnSeveralNodesAtATime(t *testing.T) {
 	}
 }
 
-// A cluster may be told to take critical pods only where a quota is on their class. A quota on
-// anything else of theirs would want more of the pods than they say.
+// A cluster may be configured to admit critical pods only where there is a quota on their class. A
+// quota on anything else would require the pods to specify more than they do.
 func TestCriticalPodsHaveAQuotaThatRefusesNone(t *testing.T) {
 	quotas := map[string]corev1.ResourceQuota{}
 	for _, o := range all(t) {
@@ -115,7 +115,7 @@ func TestCriticalPodsHaveAQuotaThatRefusesNone(t *testing.T) {
 			got[0].Operator != want[0].Operator || !slices.Equal(got[0].Values, want[0].Values) {
 			t.Errorf("the quota of %s is on %v, want %v", p.namespace, got, want)
 		}
-		// Kubernetes has been tested with 5,000 nodes, of which each has an agent.
+		// Kubernetes has been tested with 5,000 nodes, each of which has an agent.
 		if most := quota.Spec.Hard.Pods(); len(quota.Spec.Hard) != 1 || most.Value() < 100_000 {
 			t.Errorf("the quota of %s allows %v, want very many pods, and nothing else", p.namespace, quota.Spec.Hard)
 		}
@@ -132,7 +132,7 @@ func TestAnotherIsThereWhenTheLeaderIsNot(t *testing.T) {
 	}
 }
 
-// checkPair checks a Deployment of two pods, of which one leads.
+// checkPair checks a Deployment of two pods, one of which leads.
 func checkPair(t *testing.T, name string) {
 	t.Helper()
 	deployments := slices.DeleteFunc(decode[appsv1.Deployment](t, "Deployment"), func(d appsv1.Deployment) bool { return d.Name != name })
@@ -153,7 +153,7 @@ func checkPair(t *testing.T, name string) {
 		t.Error("both may be on one node where there are others")
 	}
 	for _, c := range template.Spec.TopologySpreadConstraints {
-		// A cluster of one node is to have both.
+		// On a cluster of one node, both must be scheduled.
 		if c.TopologyKey != corev1.LabelHostname || c.WhenUnsatisfiable != corev1.ScheduleAnyway {
 			t.Errorf("they are spread by %s, and otherwise %s", c.TopologyKey, c.WhenUnsatisfiable)
 		}
@@ -164,7 +164,7 @@ func checkPair(t *testing.T, name string) {
 		t.Fatalf("%d budgets", len(budgets))
 	}
 	selects("the budget", budgets[0].Spec.Selector)
-	// One that wants a number of pods would stop the draining of a node when only so many are
+	// A budget with a minimum of pods would block the drain of a node once only that many are
 	// left.
 	if most := budgets[0].Spec.MaxUnavailable; most == nil || most.IntValue() != 1 || budgets[0].Spec.MinAvailable != nil {
 		t.Errorf("it allows %v to be missing", most)
@@ -182,14 +182,14 @@ func TestPodsRunWhereTheirProgramsDo(t *testing.T) {
 		if !runsOn(t, p.Spec, node("linux", "amd64")) || !runsOn(t, p.Spec, node("linux", "arm64")) {
 			t.Errorf("%s is not put on nodes with Linux", p.name)
 		}
-		// A DaemonSet's pod is on every node that takes it.
+		// A DaemonSet puts a pod on every node that takes it.
 		if p.of == "DaemonSet" && runsOn(t, p.Spec, node("linux", "s390x")) {
 			t.Errorf("%s is put on nodes of any architecture", p.name)
 		}
 	}
 }
 
-// runsOn says whether the scheduler may put a pod on a node with these labels.
+// runsOn reports whether the scheduler may put a pod on a node with these labels.
 func runsOn(t *testing.T, spec corev1.PodSpec, node labels.Set) bool {
 	t.Helper()
 	if !labels.SelectorFromSet(spec.NodeSelector).Matches(node) {
@@ -223,14 +223,14 @@ func TestTheAgentHasAnSELinuxType(t *testing.T) {
 	}
 }
 
-// A tag that moves would have an upgrade happen at the restart of a pod, and official images are
-// built anew under the same tag.
+// With a tag that moves, the restart of a pod could upgrade it. Official images are rebuilt under
+// the same tag.
 var exactly = regexp.MustCompile(`:\d+\.\d+\.\d+-[a-z]+@sha256:[0-9a-f]{64}$`)
 
 func TestImagesThatAreNotOursAreOneBuild(t *testing.T) {
 	for _, p := range pods(t) {
 		for _, c := range p.Spec.Containers {
-			// Of ours, the name is all there is: who installs them says which.
+			// Our images only have a name: the installer chooses the build.
 			if !strings.HasPrefix(c.Image, "libra-") && c.Image != "kubectl-libra" && !exactly.MatchString(c.Image) {
 				t.Errorf("the image %s of %s is of any build, want one such as redis:7.4.11-bookworm@sha256:…", c.Image, p.name)
 			}

@@ -15,7 +15,7 @@ import (
 	"libra.dev/libra/pkg/settings"
 )
 
-// podless are the kinds of ours that make no pods.
+// podless are those of our kinds that make no pods.
 var podless = []string{
 	"ConfigMap", "NetworkPolicy", "PodDisruptionBudget", "ResourceQuota", "Role", "RoleBinding", "Service", "ServiceAccount",
 }
@@ -42,8 +42,8 @@ func TestOnlyTheNodeAgentsNamespaceIsPrivileged(t *testing.T) {
 	}
 }
 
-// The API server checks pods alone, when they are made: a Deployment whose pods it refuses
-// is accepted, and has none.
+// The API server only checks pods, when they are created: it accepts a Deployment whose pods it
+// refuses, and the Deployment has none.
 func TestPodsAreAdmittedToTheirNamespaces(t *testing.T) {
 	evaluator, err := policy.NewEvaluator(policy.DefaultChecks(), nil)
 	if err != nil {
@@ -68,7 +68,7 @@ func TestPodsAreAdmittedToTheirNamespaces(t *testing.T) {
 	}
 }
 
-// podOf is the pod that an object makes. Of an InferenceService, KServe makes a Deployment
+// podOf returns the pod that an object makes. KServe turns an InferenceService into a Deployment
 // whose pods have what its predictor says.
 func podOf(o object) (corev1.PodTemplateSpec, error) {
 	var of struct {
@@ -90,10 +90,10 @@ func podOf(o object) (corev1.PodTemplateSpec, error) {
 	return pod, nil
 }
 
-// roots are the kustomizations that no other has in it.
+// roots are the kustomizations that no other includes.
 var roots = []string{"base", "predictor-plain", "activator", "scheduler", "components/duplicator", "components/namespace-opt-in", "uninstall"}
 
-// all are the objects of all kustomizations, each once.
+// all returns the objects of all kustomizations, each once.
 func all(t *testing.T) []object {
 	t.Helper()
 	return rendered(t, roots...)

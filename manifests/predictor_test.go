@@ -10,11 +10,11 @@ import (
 	"libra.dev/libra/pkg/settings"
 )
 
-// One image and one set of options, whoever makes the Deployment.
+// The image and the options are the same, whether KServe makes the Deployment or not.
 func TestPlainPredictorRunsWhatKServesDoes(t *testing.T) {
 	plain := podNamed(t, rendered(t, "predictor-plain"), "libra-predictor").Spec
 	kserves := podNamed(t, rendered(t, "base/predictor"), "libra").Spec
-	// KServe knows the container by its name, and writes into pods whether they have links.
+	// KServe finds the container by its name, and sets whether pods have links.
 	plain.Containers[0].Name, plain.EnableServiceLinks = kserves.Containers[0].Name, kserves.EnableServiceLinks
 	if diff := cmp.Diff(kserves, plain); diff != "" {
 		t.Errorf("KServe's predictor (-) and the plain one (+) differ:\n%s", diff)

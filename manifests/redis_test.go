@@ -21,10 +21,10 @@ import (
 
 const redisAuth = "components/redis-auth"
 
-// parts are those that use Redis and are in the manifests, with the names of their users.
+// parts are the parts in the manifests that use Redis, with the names of their users.
 var parts = map[string]string{"libra-resizer": "controller", "libra-agent": "agent", "libra": "predictor", "libra-predictor": "predictor", "libra-scheduler": "scheduler"}
 
-// Without its Secret a part starts and asks Redis as nobody.
+// Without its Secret, a part starts and talks to Redis without a user.
 func TestPartsMountTheirCredentials(t *testing.T) {
 	for name, user := range parts {
 		pod := podNamed(t, all(t), name)
@@ -50,8 +50,8 @@ func TestRedisAuthIsWhereThePartsLook(t *testing.T) {
 	}
 }
 
-// A real one, with the arguments of the manifests and the users that they ship, serves nobody
-// but them.
+// A real Redis, with the arguments and the users of the manifests, serves those users and nobody
+// else.
 func TestRedisAuthRuns(t *testing.T) {
 	redis := podNamed(t, patched(t), "redis")
 	ca, tls, acl := redistest.NewCA(t), t.TempDir(), t.TempDir()
@@ -60,7 +60,7 @@ func TestRedisAuthRuns(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// As docs/redis.md has it.
+	// As in docs/redis.md.
 	password := "of the agent"
 	users = []byte(strings.Replace(string(users), "user agent ", fmt.Sprintf("user agent #%x ", sha256.Sum256([]byte(password))), 1))
 	write(t, filepath.Join(acl, "users.acl"), users)
@@ -112,7 +112,7 @@ func TestRedisAuthRuns(t *testing.T) {
 	}
 }
 
-// patched are the objects of base, of the plain predictor and of the scheduler, as the component has them.
+// patched returns the objects of base, the plain predictor and the scheduler, patched by the component.
 func patched(t *testing.T) []object {
 	t.Helper()
 	objects := rendered(t, "base", "predictor-plain", "scheduler")
@@ -159,7 +159,7 @@ func podNamed(t *testing.T, objects []object, name string) corev1.PodTemplateSpe
 	return pod
 }
 
-// lastOf is the value of an option, in one argument with it or in the next.
+// lastOf returns the last value of an option, whether in the same argument or in the next.
 func lastOf(t *testing.T, pod corev1.PodTemplateSpec, option string) string {
 	t.Helper()
 	value := ""

@@ -24,7 +24,7 @@ const (
 	controllerAccount = "system:serviceaccount:libra-system:libra-resizer"
 )
 
-// oldest is the first Kubernetes that docs/install.md promises to work on.
+// oldest is the oldest Kubernetes that docs/install.md supports.
 var oldest = version.MajorMinor(1, 35)
 
 // The validations, in the policy's order.
@@ -209,7 +209,7 @@ func compile(t *testing.T, expression string) cel.Program {
 	return program
 }
 
-// holds evaluates an expression; one that cannot be is an error in the API server too.
+// holds evaluates an expression. One that cannot be evaluated is an error in the API server, too.
 func holds(t *testing.T, program cel.Program, variables map[string]any) bool {
 	t.Helper()
 	got, _, err := program.Eval(variables)

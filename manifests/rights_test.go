@@ -9,8 +9,8 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 )
 
-// With a right to all Leases of the namespace, one part could keep another from leading. A right to create has no name:
-// that of the object is not known when it is looked at.
+// With a right to all Leases of the namespace, one part could keep another from leading. A right to create cannot be
+// limited to a name: the object's name is not known when the right is checked.
 func TestPartsHaveRightsToTheirOwnLeasesAlone(t *testing.T) {
 	roles := 0
 	for _, role := range decode[rbacv1.Role](t, "Role") {
@@ -37,15 +37,15 @@ func TestPartsHaveRightsToTheirOwnLeasesAlone(t *testing.T) {
 	}
 }
 
-// onPages is how pages name resources.
+// onPages maps resources to their names on pages.
 var onPages = map[string]string{
 	"pods": "pods", "namespaces": "namespaces", "nodes": "nodes", "endpointslices": "EndpointSlices", "events": "Events",
 	"harvestpolicies": "HarvestPolicies", "placementpolicies": "placement policies", "clusterplacementpolicies": "placement policies",
 }
 
-// Who decides by these pages about an install is to find there all that the activator's account may read beyond Knative's.
+// People decide about an install by these pages, so they name all that the activator's account may read beyond Knative's.
 func TestPagesNameWhatTheActivatorMayRead(t *testing.T) {
-	// section is the part of a page between two texts.
+	// section returns the part of a page between two texts.
 	section := func(page, begin, end string) string {
 		t.Helper()
 		text, err := os.ReadFile("../docs/" + page)

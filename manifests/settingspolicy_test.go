@@ -59,8 +59,8 @@ func readSettingsPolicy(t *testing.T) settingsPolicy {
 	return p
 }
 
-// refused are the messages about a ConfigMap with the data, which is created with them or had others. What cannot be
-// evaluated is refused.
+// refused returns the messages about a ConfigMap that is created with data or, if had is given, changed from had to
+// data. An expression that cannot be evaluated refuses it.
 func (p settingsPolicy) refused(t interface{ Fatal(...any) }, data map[string]string, had ...map[string]string) (messages []string) {
 	of := func(data map[string]string) map[string]any {
 		object := map[string]any{"metadata": map[string]any{"name": settings.ConfigMap}}
@@ -110,8 +110,8 @@ func TestTheSettingsPolicyNamesWhatIsWrong(t *testing.T) {
 	}
 }
 
-// Settings that this version does not have may be left from another: it can be stopped all the same, and applied again.
-// What is set anew is refused.
+// Settings that this version does not have may be left over from another: Libra can still be stopped, and applied
+// again. Setting one anew is refused.
 func TestSettingsOfAnotherVersionAreRefusedOnlyWhenTheyAreSet(t *testing.T) {
 	p := readSettingsPolicy(t)
 	for key, says := range map[string]string{"newer": "there is no such setting", "mode": "mode must be ", "source": "source must be ", "placement": "placement must be "} {
@@ -136,7 +136,7 @@ func TestSettingsOfAnotherVersionAreRefusedOnlyWhenTheyAreSet(t *testing.T) {
 	}
 }
 
-// What the API server accepts is what the parts do, and the other way round.
+// The API server accepts exactly what the parts accept.
 func TestTheSettingsPolicyAcceptsWhatThePartsDo(t *testing.T) {
 	p := readSettingsPolicy(t)
 	values := map[string][]string{

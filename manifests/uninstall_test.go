@@ -12,7 +12,7 @@ import (
 	"libra.dev/libra/pkg/kubectl/uninstall"
 )
 
-// resourceOf is how rules name the kinds that are deleted one by one. What is in a namespace of Libra's goes with that.
+// resourceOf returns the name that rules have for a kind whose objects are deleted one by one, not with a namespace.
 func resourceOf(o object) string {
 	if o.Kind == "ValidatingAdmissionPolicy" || o.Kind == "MutatingAdmissionPolicy" {
 		return strings.ToLower(strings.TrimSuffix(o.Kind, "y")) + "ies"
@@ -20,7 +20,7 @@ func resourceOf(o object) string {
 	return strings.ToLower(o.Kind) + "s"
 }
 
-// What the Job may not delete stays when Libra goes.
+// Anything that the Job may not delete would stay behind.
 func TestTheRemovalMayDeleteAllThatIsShipped(t *testing.T) {
 	role := slices.DeleteFunc(decode[rbacv1.ClusterRole](t, "ClusterRole"), func(r rbacv1.ClusterRole) bool { return r.Name != uninstall.Job })
 	if len(role) != 1 {
@@ -59,7 +59,7 @@ func TestTheRemovalMayDeleteAllThatIsShipped(t *testing.T) {
 	}
 }
 
-// labelled says whether the kustomization that has an object labels it.
+// labelled reports whether a kustomization labels an object that it has.
 func labelled(t *testing.T, o object) bool {
 	t.Helper()
 	for _, dir := range append([]string{"base/core", "check"}, roots...) {

@@ -1,4 +1,4 @@
-// Package reference writes the pages of this folder, each for a test beside the sources that it is of.
+// Package reference writes the pages of this folder. Each page has a test beside its sources.
 package reference
 
 import (
@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// Page is tables below a title.
+// Page is a page of tables below a title.
 type Page struct{ bytes.Buffer }
 
 // New begins a page with a title and a text.
@@ -20,7 +20,7 @@ func New(title, text string) *Page {
 	return &p
 }
 
-// Table begins one, below a heading unless that is empty.
+// Table begins a table, below a heading unless that is empty.
 func (p *Page) Table(heading string, columns ...string) {
 	if heading != "" {
 		fmt.Fprintf(p, "\n## %s\n", heading)
@@ -30,7 +30,7 @@ func (p *Page) Table(heading string, columns ...string) {
 	fmt.Fprintf(p, "|%s\n", strings.Repeat("---|", len(columns)))
 }
 
-// Row is one of the table's. What is in a cell is on one line.
+// Row adds a row to the table, with the text of each cell on one line.
 func (p *Page) Row(cells ...string) {
 	p.WriteString("|")
 	for _, cell := range cells {
@@ -39,7 +39,7 @@ func (p *Page) Row(cells ...string) {
 	p.WriteString("\n")
 }
 
-// Code is s as code; empty if it is.
+// Code returns s as code, or "" if s is empty.
 func Code(s string) string {
 	if s == "" {
 		return ""
@@ -47,7 +47,8 @@ func Code(s string) string {
 	return "`" + s + "`"
 }
 
-// Check holds the page of a name against what its sources say, or writes it. root is that of the repository.
+// Check fails t if the file of a name is not this page or, with update, writes the file. root is the root of
+// the repository.
 func (p *Page) Check(t testing.TB, root, name string, update bool) {
 	t.Helper()
 	path := filepath.Join(root, "docs", "reference", name)

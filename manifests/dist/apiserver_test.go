@@ -24,7 +24,7 @@ import (
 	"libra.dev/libra/pkg/apiservertest"
 )
 
-// The modules that have the definitions of others' kinds. Istio and KServe are of the versions that the box has.
+// The modules with the definitions of others' kinds. Istio and KServe have the versions of the box.
 const (
 	istio              = "istio.io/api@v1.31.1"
 	kserve             = "github.com/kserve/kserve@v0.20.0"
@@ -36,10 +36,10 @@ var (
 	results = flag.String("results", "", "JSON file to add to how much was validated")
 )
 
-// overlays are the trees that users apply kustomizations of.
+// overlays are the trees whose kustomizations users apply.
 var overlays = []string{"manifests", "dashboards"}
 
-// It is one test, because to start an API server takes longer than all of it.
+// This is one test, because starting an API server takes longer than all the rest.
 func TestAPIServerAcceptsAllThatShips(t *testing.T) {
 	others := []string{
 		filepath.Join(root, "manifests/base/crds"),
@@ -108,7 +108,7 @@ func TestAPIServerAcceptsAllThatShips(t *testing.T) {
 	}
 }
 
-// clusterWith is the cluster of the flag, with the definitions that it lacks of what it does not run.
+// clusterWith returns the cluster of the flag, after installing definitions of what it does not run.
 func clusterWith(t *testing.T, definitions ...string) *rest.Config {
 	t.Helper()
 	config, err := clientcmd.BuildConfigFromFlags("", *cluster)
@@ -121,7 +121,7 @@ func clusterWith(t *testing.T, definitions ...string) *rest.Config {
 	return config
 }
 
-// record adds figures to a JSON file that has others'.
+// record adds figures to a JSON file, and keeps those that it has.
 func record(t *testing.T, path string, figures map[string]any) {
 	t.Helper()
 	all := map[string]any{}
@@ -144,7 +144,7 @@ func record(t *testing.T, path string, figures map[string]any) {
 
 var mutatingAdmissionPolicy = schema.GroupVersionKind{Group: "admissionregistration.k8s.io", Version: "v1", Kind: "MutatingAdmissionPolicy"}
 
-// kustomized are the objects of each kustomization. A component changes others', so it is seen on all that it may be on.
+// kustomized returns the objects of each kustomization. A component changes others, so it is rendered on each it is for.
 func kustomized(t *testing.T) map[string][]byte {
 	t.Helper()
 	rendered := map[string][]byte{}
@@ -181,7 +181,7 @@ func kustomized(t *testing.T) map[string][]byte {
 	return rendered
 }
 
-// overlay is a folder with a kustomization, whose paths are from the root of the repository.
+// overlay makes a folder with a kustomization. Its paths are relative to the root of the repository.
 func overlay(t *testing.T, k types.Kustomization) string {
 	t.Helper()
 	dir, err := filepath.EvalSymlinks(t.TempDir())
@@ -224,7 +224,7 @@ func build(t *testing.T, dir string) []byte {
 	return data
 }
 
-// module is the folder of a module that go.mod does not have.
+// module downloads a module that go.mod does not have, and returns its folder.
 func module(t *testing.T, of string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "go", "mod", "download", "-json", of)

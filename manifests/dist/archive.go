@@ -14,7 +14,7 @@ type entry struct {
 	data []byte
 }
 
-// archive is a tar of the entries, compressed, with nothing in it of when or by whom it was made.
+// archive returns a compressed tar of the entries, which does not show when or by whom it was made.
 func archive(entries []entry) ([]byte, error) {
 	var out bytes.Buffer
 	compressed, err := gzip.NewWriterLevel(&out, gzip.BestCompression)

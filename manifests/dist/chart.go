@@ -15,7 +15,7 @@ import (
 	"libra.dev/libra/pkg/settings"
 )
 
-// chartFiles are those of the chart that are not made of objects.
+// chartFiles has the chart's files that are not made from objects.
 //
 //go:embed chart
 var chartFiles embed.FS
@@ -25,15 +25,15 @@ const (
 
 	activatorJob = "libra-activator-install"
 	removal      = "libra-uninstall.yaml"
-	// withJob has the Job of the removal delete itself.
+	// withJob makes the removal's Job delete itself.
 	withJob = "--with-job"
 
-	// The texts that stand in an object for what comes from the values, until its YAML is written.
+	// Placeholders in an object for what comes from the values, until its YAML is written.
 	settingsMark  = "LIBRA-SETTINGS"
 	resourcesMark = "LIBRA-RESOURCES-"
 )
 
-// whens are the files that the chart has, each with the condition on which it is installed, if there is one.
+// whens maps the chart's files to the conditions on which they are installed, "" for none.
 var whens = map[string]string{
 	"libra.yaml":                  "",
 	"libra-predictor-kserve.yaml": `eq .Values.predictor "kserve"`,
@@ -45,7 +45,7 @@ var whens = map[string]string{
 	"libra-namespace-opt-in.yaml": ".Values.namespaceOptIn.enabled",
 }
 
-// sized are the keys of the value resources, by the objects with the containers.
+// sized maps objects with containers to their keys in the value resources.
 var sized = map[string]string{
 	"DaemonSet libra-agent":      "agent",
 	"Deployment libra-predictor": "predictor",
@@ -57,7 +57,7 @@ var sized = map[string]string{
 
 func (r Release) chartFile() string { return fmt.Sprintf("%s-%s.tgz", chartName, r.Version) }
 
-// chart is Helm's archive of the objects of files.
+// chart returns Helm's archive of the objects of files.
 func (r Release) chart() ([]byte, error) {
 	resources := map[string]any{}
 	var templates []entry
@@ -79,7 +79,7 @@ func (r Release) chart() ([]byte, error) {
 		"description": "CPU and memory for each request to a Knative function, by what the request needs",
 		"version":     r.Version,
 		"appVersion":  r.Version,
-		// In-place resize of pods. What comes after the dash has providers' versions count, too.
+		// For the in-place resize of pods. With the -0, providers' versions count, too.
 		"kubeVersion": ">=1.35.0-0",
 		"home":        "https://libra.dev/libra",
 	})
@@ -105,7 +105,7 @@ func (r Release) chart() ([]byte, error) {
 	}, templates...))
 }
 
-// template is that of a file. What its containers may use is added to resources.
+// template returns the template of a file, and adds what its containers may use to resources.
 func (r Release) template(f file, when string, resources map[string]any) ([]byte, error) {
 	objects, err := f.objects(r)
 	if err != nil {
@@ -135,7 +135,7 @@ func (r Release) objectTemplate(o *resource.Resource, annotations map[string]str
 	if err != nil {
 		return "", err
 	}
-	// What is written has a line more in some texts than what is in memory.
+	// Some texts have a line more when they are written than in memory.
 	var fields map[string]any
 	if err := yaml.Unmarshal(data, &fields); err != nil {
 		return "", err
@@ -165,7 +165,7 @@ func (r Release) objectTemplate(o *resource.Resource, annotations map[string]str
 	if data, err = yaml.Marshal(fields); err != nil {
 		return "", err
 	}
-	// Grafana's and Prometheus's own templates are not Helm's.
+	// Helm must leave Grafana's and Prometheus's own templates alone.
 	text := strings.ReplaceAll(string(data), "{{", `{{ "{{" }}`)
 	text = strings.Replace(text, "\n  "+settingsMark+`: ""`, "{{ range $key, $value := .Values.settings }}\n  {{ $key }}: {{ quote $value }}{{ end }}", 1)
 	if isSized {
@@ -177,22 +177,22 @@ func (r Release) objectTemplate(o *resource.Resource, annotations map[string]str
 	return text, nil
 }
 
-// imageTemplate is the reference of an image, which a mirror has by the same digest.
+// imageTemplate returns the template of an image's reference. A mirror has the image by the same digest.
 func (r Release) imageTemplate(name string) string {
 	repository, digest := r.Images.split(name)
 	return "{{ with .Values.registry }}{{ . }}/" + name + "{{ else }}" + repository + "{{ end }}@" + digest
 }
 
-// helmAnnotations tell Helm when to make an object, and when not to delete it.
+// helmAnnotations returns the annotations that tell Helm when to create an object, and when not to delete it.
 func helmAnnotations(f file, o *resource.Resource) map[string]string {
 	switch {
 	case f.name == removal:
 		return removalAnnotations(o)
 	case o.GetKind() == "CustomResourceDefinition":
-		// What users wrote would go with it.
+		// The objects that users wrote would go with it.
 		return map[string]string{"helm.sh/resource-policy": "keep"}
 	case o.GetKind() == "Job" && o.GetName() == activatorJob:
-		// A Job cannot be changed, and this one comes last.
+		// A Job cannot be changed, and this one has to come last.
 		return map[string]string{
 			"helm.sh/hook":               "post-install,post-upgrade,post-rollback",
 			"helm.sh/hook-delete-policy": "before-hook-creation",
@@ -201,9 +201,9 @@ func helmAnnotations(f file, o *resource.Resource) map[string]string {
 	return nil
 }
 
-// removalAnnotations have the Job of the removal, and its rights, be there only while Helm takes Libra off. What the Job
-// puts back takes all that Helm then deletes. When it fails, Helm prints its log, and the Job's namespace and rights go all the
-// same: they have been made, which Helm calls a success of theirs.
+// removalAnnotations make the removal's Job and its rights exist only while Helm uninstalls Libra. The Job runs first, because
+// it needs all that Helm then deletes to put things back. If it fails, Helm prints its log, and still deletes the Job's
+// namespace and rights: they have been created, which Helm counts as success.
 func removalAnnotations(o *resource.Resource) map[string]string {
 	weight := "1" // what the Job needs
 	switch o.GetKind() {
@@ -220,7 +220,7 @@ func removalAnnotations(o *resource.Resource) map[string]string {
 	}
 }
 
-// withoutWithJob has the Job of the removal end before it goes: Helm waits for its end, and deletes it.
+// withoutWithJob keeps the removal's Job from deleting itself: Helm waits for its end, and deletes it.
 func withoutWithJob(job map[string]any) error {
 	for _, c := range containers(job) {
 		args, _ := c["args"].([]any)
@@ -232,7 +232,7 @@ func withoutWithJob(job map[string]any) error {
 	return fmt.Errorf("no container has the argument %s", withJob)
 }
 
-// markResources puts the mark of a part in the place of its container's resources, which are added to those of all parts.
+// markResources replaces the resources of a part's container with the part's mark, and adds them to those of all parts.
 func markResources(fields map[string]any, part string, all map[string]any) error {
 	found := containers(fields)
 	if len(found) != 1 {

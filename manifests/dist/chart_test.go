@@ -29,7 +29,7 @@ import (
 // helmModule is the Helm that the box is made with.
 const helmModule = "helm.sh/helm/v4/cmd/helm@v4.2.0"
 
-// helm is the command, and a chart for it.
+// helm runs Helm's command on a chart.
 type helm struct{ chart string }
 
 func newHelm(t *testing.T) helm {
@@ -46,7 +46,7 @@ func newHelm(t *testing.T) helm {
 	return helm{chart: path}
 }
 
-// run has Helm do something. Outside of the module, Go needs no entry in go.mod for it.
+// run runs Helm, outside of the module, where Go needs no entry in go.mod for it.
 func (h helm) run(t *testing.T, args ...string) (stdout, stderr string, err error) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "go", append([]string{"run", "-trimpath", helmModule}, args...)...)
@@ -76,7 +76,7 @@ func (h helm) templateArgs(values ...string) []string {
 	return args
 }
 
-// byKey are the objects, without what is Helm's of them.
+// byKey returns the objects by key, without Helm's annotations.
 func byKey(objects []unstructured.Unstructured) map[string]unstructured.Unstructured {
 	all := map[string]unstructured.Unstructured{}
 	for _, o := range objects {
@@ -108,7 +108,7 @@ func TestChartIsLinted(t *testing.T) {
 	}
 }
 
-// Whoever installs the chart has what those have that apply the files.
+// The chart installs the same objects as the files.
 func TestChartHoldsWhatTheFilesDo(t *testing.T) {
 	r := testRelease()
 	files := rendered(t, r)
@@ -134,7 +134,7 @@ func TestChartHoldsWhatTheFilesDo(t *testing.T) {
 	}
 }
 
-// withoutArgument are the objects of the removal, whose Job Helm deletes.
+// withoutArgument returns the objects of the removal, with a Job that leaves its own deletion to Helm.
 func withoutArgument(t *testing.T, objects []unstructured.Unstructured) []unstructured.Unstructured {
 	t.Helper()
 	for _, o := range objects {
@@ -147,7 +147,7 @@ func withoutArgument(t *testing.T, objects []unstructured.Unstructured) []unstru
 	return objects
 }
 
-// Nobody but Helm's removal has the rights to take Libra off.
+// Only Helm's removal has the rights to uninstall Libra.
 func TestRightsOfTheRemovalAreAHook(t *testing.T) {
 	removed := byKey(rendered(t, testRelease())[removal])
 	weights := map[string]string{}
@@ -226,7 +226,7 @@ func TestChartRefusesBadValues(t *testing.T) {
 	}
 }
 
-// The schema has the settings and the parts that there are.
+// The schema has all settings and all parts, and no others.
 func TestSchemaKnowsAllSettingsAndParts(t *testing.T) {
 	var schema struct {
 		Properties map[string]struct {
@@ -259,7 +259,7 @@ func TestSchemaKnowsAllSettingsAndParts(t *testing.T) {
 	}
 }
 
-// chartContent are the files of the chart.
+// chartContent returns the files of the chart.
 func chartContent(t *testing.T) map[string][]byte {
 	t.Helper()
 	data, err := testRelease().chart()
@@ -285,7 +285,7 @@ func chartContent(t *testing.T) map[string][]byte {
 	}
 }
 
-// installs has Helm install and upgrade all of the chart, but for its Jobs, which nobody runs here, and looks at what it keeps.
+// installs has Helm install and upgrade all of the chart but its Jobs, which nothing runs here, and checks what Helm keeps.
 func (h helm) installs(t *testing.T, config *rest.Config, kube client.Client) {
 	kubeconfig := apiservertest.Kubeconfig(t, config)
 	all := []string{"--set", "scheduler.enabled=true,monitoring.enabled=true,namespaceOptIn.enabled=true"}

@@ -11,11 +11,11 @@ import (
 
 const (
 	checksumsFile = "SHA256SUMS"
-	// imagesFolder names what is in it by digest already.
+	// imagesFolder has files that are named by their digests already.
 	imagesFolder = "images"
 )
 
-// checksums are those of all files in a folder, as `sha256sum --check` reads them.
+// checksums returns those of all files in a folder but images, as `sha256sum --check` reads them.
 func checksums(dir string) ([]byte, error) {
 	var sums bytes.Buffer
 	err := fs.WalkDir(os.DirFS(dir), ".", func(path string, entry fs.DirEntry, err error) error {

@@ -13,23 +13,23 @@ import (
 	"k8s.io/apimachinery/pkg/util/version"
 )
 
-// Release is what is released, and where to.
+// Release says what to release, and where to.
 type Release struct {
-	// Root is that of the repository.
+	// Root is the root of the repository.
 	Root string
-	// Out is the folder that is written to.
+	// Out is the folder to write to.
 	Out string
-	// Version is the release's, as 0.1.0.
+	// Version is the release's version, such as 0.1.0.
 	Version string
-	// Images are those that the release's objects run.
+	// Images are the images that the release's objects run.
 	Images Images
-	// Components are what is in them.
+	// Components are the contents of those images.
 	Components Components
-	// Downloads is the URL of the folder where the plugin's archives will be found.
+	// Downloads is the URL of the folder where the plugin's archives will be.
 	Downloads string
 }
 
-// Validate names everything that a release cannot be made of.
+// Validate returns an error that names everything in r that a release cannot be made of.
 func (r Release) Validate() error {
 	var errs []error
 	if v, err := version.ParseSemantic(r.Version); err != nil || v.String() != r.Version {
@@ -44,7 +44,7 @@ func (r Release) Validate() error {
 	return errors.Join(append(errs, r.Images.validate())...)
 }
 
-// Write writes all files of the release, and says what it is about to do.
+// Write writes all files of the release, and logs each long step before it begins.
 func (r Release) Write(ctx context.Context, log func(format string, args ...any)) error {
 	if err := r.Validate(); err != nil {
 		return err
@@ -88,7 +88,7 @@ func (r Release) Write(ctx context.Context, log func(format string, args ...any)
 	return r.write(checksumsFile, sums)
 }
 
-// WriteObjects writes the files that a user applies, and nothing else of the release.
+// WriteObjects writes the files that a user applies and Helm's chart, and nothing else of the release.
 func (r Release) WriteObjects() error {
 	for _, f := range files {
 		data, err := f.render(r)
@@ -106,7 +106,7 @@ func (r Release) WriteObjects() error {
 	return r.write(r.chartFile(), chart)
 }
 
-// write writes a file of the release, whose name may have folders in it.
+// write writes a file of the release. Its name may have folders in it.
 func (r Release) write(name string, data []byte) error {
 	path := filepath.Join(r.Out, filepath.FromSlash(name))
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {

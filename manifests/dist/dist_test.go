@@ -15,7 +15,7 @@ import (
 
 const root = "../.."
 
-// testRelease is one whose images exist nowhere.
+// testRelease returns a release whose images do not exist.
 func testRelease() Release {
 	images := Images{}
 	for _, name := range []string{"kubectl-libra", "libra-activator", "libra-agent", "libra-fn-compression", "libra-fn-load", "libra-fn-store", "libra-fn-uploader",
@@ -89,7 +89,7 @@ func TestChecksumsAreOfAllFilesButImages(t *testing.T) {
 	}
 }
 
-// The checksums in a krew manifest are those of whoever builds the same release.
+// Everybody who builds the same release gets the checksums of its krew manifest.
 func TestPluginArchiveIsReproducible(t *testing.T) {
 	here := platform{"linux", "amd64"}
 	first, err := pluginArchive(t.Context(), root, here, "0.1.0")

@@ -11,11 +11,11 @@ import (
 	"strings"
 )
 
-// Images are references, each by digest, by the names that the manifests have for the images.
+// Images maps the names that the manifests have for images to references by digest.
 type Images map[string]string
 
-// reference is a repository and a digest. A tag between them says to people which version it is, and without a registry
-// it is one of Docker's, as that of Redis.
+// reference matches a repository and a digest. A tag between them tells people the version. Without a registry, the
+// repository is one of Docker's, such as that of Redis.
 var reference = regexp.MustCompile(`^[a-z0-9][a-zA-Z0-9._:/-]*@sha256:[0-9a-f]{64}$`)
 
 // ReadImages reads a JSON object from image name to reference, as `box release` writes it.
@@ -46,7 +46,7 @@ func (im Images) validate() error {
 
 func (im Images) names() []string { return slices.Sorted(maps.Keys(im)) }
 
-// split is an image's repository, with a tag if it has one, and its digest.
+// split returns an image's repository, with a tag if it has one, and its digest.
 func (im Images) split(name string) (repository, digest string) {
 	repository, digest, _ = strings.Cut(im[name], "@")
 	return repository, digest

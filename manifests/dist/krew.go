@@ -10,7 +10,7 @@ import (
 
 const krewFile = "krew/libra.yaml"
 
-// krewManifest is that of the plugin, with the archives as they are by platform.
+// krewManifest returns the plugin's krew manifest for the archives of all platforms.
 func krewManifest(version, downloads string, archives map[platform][]byte) ([]byte, error) {
 	var downloadable []map[string]any
 	for _, p := range platforms {

@@ -33,7 +33,7 @@ func TestKrewManifestNamesEachArchive(t *testing.T) {
 	if err := yaml.Unmarshal(data, &plugin); err != nil {
 		t.Fatal(err)
 	}
-	// What krew checks of a manifest.
+	// krew checks the following of a manifest.
 	if !regexp.MustCompile(`^v\d+\.\d+\.\d+$`).MatchString(plugin.Spec.Version) {
 		t.Errorf("its version is %s", plugin.Spec.Version)
 	}

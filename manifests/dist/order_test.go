@@ -9,8 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// kubectl deletes the objects of a file in their order. The resizer puts limits back when the settings are gone, and may
-// do so until the rest is.
+// kubectl deletes the objects of a file in their order. The resizer puts limits back once the settings are gone, and
+// keeps its rights until the rest is gone.
 func TestOrderInWhichLibraIsDeleted(t *testing.T) {
 	objects := rendered(t, testRelease())["libra.yaml"]
 	at := func(kind, name string) int {
@@ -36,7 +36,7 @@ func TestOrderInWhichLibraIsDeleted(t *testing.T) {
 	}
 }
 
-// Its pod has some seconds to put limits back in, and what it has begun when it is told to end is waited for.
+// The resizer's pod has some seconds to put limits back, and then time to finish what it has begun.
 func TestResizerEndsAfterAWhile(t *testing.T) {
 	for _, o := range rendered(t, testRelease())["libra.yaml"] {
 		if o.GetKind() != "Deployment" || o.GetName() != resizer {

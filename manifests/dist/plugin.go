@@ -17,7 +17,7 @@ const (
 	buildTimeout = 20 * time.Minute
 )
 
-// platform is what a plugin runs on, in Go's words.
+// platform is an operating system and an architecture, in Go's words.
 type platform struct{ os, arch string }
 
 func (p platform) String() string { return p.os + "/" + p.arch }
@@ -28,7 +28,7 @@ func archiveName(version string, p platform) string {
 	return fmt.Sprintf("%s_%s_%s_%s.tar.gz", pluginName, version, p.os, p.arch)
 }
 
-// pluginArchive has the plugin for a platform in it, and the licence.
+// pluginArchive returns an archive of the plugin for a platform, and the licence.
 func pluginArchive(ctx context.Context, root string, p platform, version string) ([]byte, error) {
 	program, err := buildPlugin(ctx, root, p, version)
 	if err != nil {
@@ -41,7 +41,7 @@ func pluginArchive(ctx context.Context, root string, p platform, version string)
 	return archive([]entry{{pluginName, 0o755, program}, {"LICENSE", 0o644, licence}})
 }
 
-// buildPlugin is the plugin's program, which depends on nothing of where and when it is built.
+// buildPlugin returns the plugin's program, which does not depend on where and when it is built.
 func buildPlugin(ctx context.Context, root string, p platform, version string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, buildTimeout)
 	defer cancel()

@@ -18,13 +18,13 @@ import (
 	"libra.dev/libra/pkg/settings"
 )
 
-// resizer is the name of the part, and of what gives it its rights.
+// resizer is the name of the part, and of the objects that give it its rights.
 const resizer = "libra-resizer"
 
-// file is one that a user applies.
+// file is a file that a user applies.
 type file struct {
 	name string
-	// dir is the kustomization that it has the objects of.
+	// dir is the kustomization whose objects it has.
 	dir   string
 	about string
 }
@@ -43,7 +43,7 @@ var files = []file{
 	{"libra-samples.yaml", "manifests/samples", "Two functions, and a Job that sends requests to them for half an hour. It wants libra.yaml and libra-activator.yaml."},
 }
 
-// render is what the file has in it.
+// render returns the content of the file.
 func (f file) render(r Release) ([]byte, error) {
 	objects, err := f.objects(r)
 	if err != nil {
@@ -59,10 +59,10 @@ func (f file) render(r Release) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// objects are those of the file, with the release's images.
+// objects returns the objects of the file, with the release's images.
 func (f file) objects(r Release) (resmap.ResMap, error) {
 	options := krusty.MakeDefaultOptions()
-	// As kubectl does: what others need comes first.
+	// As kubectl does: objects that others need come first.
 	options.Reorder = krusty.ReorderOptionLegacy
 	objects, err := krusty.MakeKustomizer(options).Run(filesys.MakeFsOnDisk(), filepath.Join(r.Root, f.dir))
 	if err != nil {
@@ -73,7 +73,7 @@ func (f file) objects(r Release) (resmap.ResMap, error) {
 	}
 	for _, name := range r.Images.names() {
 		repository, digest := r.Images.split(name)
-		// Of containers wherever they are, also in an InferenceService.
+		// In containers wherever they are, even in an InferenceService.
 		pin := imagetag.LegacyFilter{ImageTag: types.Image{Name: name, NewName: repository, Digest: digest}}
 		if err := objects.ApplyFilter(pin); err != nil {
 			return nil, fmt.Errorf("%s: image %s: %w", f.name, name, err)
@@ -97,8 +97,8 @@ func (f file) objects(r Release) (resmap.ResMap, error) {
 	return objects, nil
 }
 
-// ordered are the objects in the order in which `kubectl delete -f` deletes them, too: the settings, without which every
-// function is observed, as soon as there can be any; what the resizer may do, by which it puts limits back then, last.
+// ordered sorts the objects into the order in which `kubectl delete -f` deletes them, too. The settings come as early as
+// they can: without them, every function is observed. The resizer's rights come last: it then puts limits back.
 func ordered(objects resmap.ResMap) (resmap.ResMap, error) {
 	all := objects.Resources()
 	slices.SortStableFunc(all, func(a, b *resource.Resource) int { return cmp.Compare(rank(a), rank(b)) })
@@ -123,7 +123,7 @@ func rank(o *resource.Resource) int {
 	return 2
 }
 
-// imagesOf are the images of all containers of an object, of whatever kind it is.
+// imagesOf returns the images of all containers of an object of any kind.
 func imagesOf(o *resource.Resource) ([]string, error) {
 	if o.GetKind() == "CustomResourceDefinition" {
 		return nil, nil
@@ -140,7 +140,7 @@ func imagesOf(o *resource.Resource) ([]string, error) {
 	return images, nil
 }
 
-// containers are all that a value has in it, also those that run before others.
+// containers returns all containers in a value, including init containers.
 func containers(value any) (all []map[string]any) {
 	switch value := value.(type) {
 	case map[string]any:

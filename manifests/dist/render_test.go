@@ -38,7 +38,7 @@ func decode(t *testing.T, data []byte) []unstructured.Unstructured {
 	}
 }
 
-// rendered are the objects of each file of the release.
+// rendered returns the objects of each file of the release.
 func rendered(t *testing.T, r Release) map[string][]unstructured.Unstructured {
 	t.Helper()
 	objects := map[string][]unstructured.Unstructured{}
@@ -69,7 +69,7 @@ func TestRenderedTwiceIsTheSame(t *testing.T) {
 	}
 }
 
-// The names of images, and what the manifests have of them, wherever in an object they are.
+// imageName matches the image that an object names, wherever in the object that is.
 var imageName = regexp.MustCompile(`\b(?:image|IMAGE)"?: *"?([^"\s,}]+)`)
 
 func TestImagesAreTheReleases(t *testing.T) {
@@ -116,7 +116,7 @@ func TestAnImageThatIsNotReleasedIsNamed(t *testing.T) {
 	}
 }
 
-// A file's objects go with it when somebody deletes them.
+// Deleting a file deletes all of its objects.
 func TestFilesHoldLibrasOwnObjects(t *testing.T) {
 	own := []string{settings.Namespace, settings.AgentNamespace, "libra-samples"}
 	for name, objects := range rendered(t, testRelease()) {
@@ -135,7 +135,7 @@ func TestFilesHoldLibrasOwnObjects(t *testing.T) {
 	}
 }
 
-// Whoever applies files has what those have that apply kustomizations.
+// The files have the same objects as the kustomizations.
 func TestFilesHoldWhatTheKustomizationsDo(t *testing.T) {
 	objects := rendered(t, testRelease())
 	var got []unstructured.Unstructured
@@ -158,7 +158,7 @@ func TestFilesHoldWhatTheKustomizationsDo(t *testing.T) {
 	}
 }
 
-// unshipped are kustomizations that go into a user's own, or into another here.
+// unshipped are kustomizations that only go into others: a user's own, or one here.
 var unshipped = []string{"manifests/base", "manifests/components"}
 
 func TestEveryKustomizationIsShipped(t *testing.T) {

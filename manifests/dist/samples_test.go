@@ -35,7 +35,7 @@ func TestSamplesAreObservedAndBounded(t *testing.T) {
 			if c.Resources.Limits.Cpu().IsZero() || c.Resources.Limits.Memory().IsZero() {
 				t.Errorf("%s: the container has the limits %v, want CPU and memory", key(o), c.Resources.Limits)
 			}
-			// What restricted asks for may stand in the container or in the pod.
+			// The container or the pod may set what restricted asks for.
 			s, p := c.SecurityContext, pod.Spec.SecurityContext
 			if s == nil || s.AllowPrivilegeEscalation == nil || *s.AllowPrivilegeEscalation || s.Capabilities == nil || len(s.Capabilities.Drop) == 0 ||
 				s.RunAsNonRoot == nil && (p == nil || p.RunAsNonRoot == nil) || s.SeccompProfile == nil && (p == nil || p.SeccompProfile == nil) {

@@ -11,12 +11,12 @@ import (
 	cdx "github.com/CycloneDX/cyclonedx-go"
 )
 
-// Components are what is in each image of a release, as `box release` writes it.
+// Components are the contents of each image of a release, as `box release` writes them.
 type Components struct {
 	Images []ImageComponents `json:"images"`
 }
 
-// ImageComponents are what is in an image for one architecture.
+// ImageComponents are the contents of an image for one architecture.
 type ImageComponents struct {
 	Name         string      `json:"name"`
 	Architecture string      `json:"architecture"`
@@ -26,14 +26,14 @@ type ImageComponents struct {
 
 // Component is a Go module, a Python package or a Debian package.
 type Component struct {
-	// Type is that of its package URL: golang, pypi or deb.
+	// Type is the type in its package URL: golang, pypi or deb.
 	Type         string `json:"type"`
 	Name         string `json:"name"`
 	Version      string `json:"version"`
 	Architecture string `json:"architecture,omitempty"`
 }
 
-// ReadComponents reads what is in the images.
+// ReadComponents reads the contents of the images from a JSON file.
 func ReadComponents(path string) (Components, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -53,8 +53,8 @@ func (i ImageComponents) fileName() string {
 	return fmt.Sprintf("sbom/%s_%s.cdx.json", i.Name, i.Architecture)
 }
 
-// sbom is a CycloneDX document. It says nothing of when it was made, so that the same image has the
-// same one.
+// sbom returns a CycloneDX document. It does not say when it was made, so that the same image has
+// the same document.
 func (i ImageComponents) sbom(version string) ([]byte, error) {
 	if i.Name == "" || i.Architecture == "" || i.Digest == "" || len(i.Components) == 0 {
 		return nil, fmt.Errorf("components: an image has the name %q, the architecture %q, the digest %q and %d components; want all of these",
@@ -82,12 +82,12 @@ func (i ImageComponents) sbom(version string) ([]byte, error) {
 	}
 	bom.Components = &components
 	var out bytes.Buffer
-	// What reads documents of the newest version is rare yet.
+	// Few tools read documents of the newest version yet.
 	err := cdx.NewBOMEncoder(&out, cdx.BOMFileFormatJSON).SetPretty(true).EncodeVersion(bom, cdx.SpecVersion1_6)
 	return out.Bytes(), err
 }
 
-// purl is the component's package URL.
+// purl returns the component's package URL.
 func (c Component) purl() (string, error) {
 	if c.Name == "" || c.Version == "" {
 		return "", fmt.Errorf("a component of type %q has the name %q and the version %q, want both", c.Type, c.Name, c.Version)

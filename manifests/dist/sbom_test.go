@@ -31,7 +31,7 @@ func TestSBOMIsCycloneDX(t *testing.T) {
 	if err := cdx.NewBOMDecoder(bytes.NewReader(data), cdx.BOMFileFormatJSON).Decode(&bom); err != nil {
 		t.Fatal(err)
 	}
-	// What the specification requires of a document, and of each component.
+	// The specification requires this of a document and of each component.
 	if bom.BOMFormat != "CycloneDX" || bom.SpecVersion != cdx.SpecVersion1_6 || bom.Version != 1 {
 		t.Errorf("it is %s %s, version %d", bom.BOMFormat, bom.SpecVersion, bom.Version)
 	}

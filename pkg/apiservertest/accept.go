@@ -10,8 +10,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Accepts has the API server say of each object, in a dry run, whether it would take it with every field known. It
-// returns the namespaces that it made because an object is in them: where no controller runs, they cannot be
+// Accepts fails the test for each object that the API server would not accept, by a dry run in which it must know
+// every field. It returns the namespaces that it created for the objects: without controllers, they cannot be
 // deleted.
 func Accepts(t *testing.T, kube client.Client, objects []unstructured.Unstructured) (made []string) {
 	t.Helper()

@@ -30,9 +30,9 @@ import (
 
 const startTimeout = 2 * time.Minute
 
-// Start returns how to reach an API server, as its administrator, that has the
-// definitions in the folders and runs until the test ends. The binaries are those in
-// KUBEBUILDER_ASSETS, or the box's; without either the test is skipped.
+// Start starts an API server that has the definitions in the folders and runs until the test ends. It returns its
+// administrator's configuration. The binaries are those in KUBEBUILDER_ASSETS, or the box's. Without either, the test is
+// skipped.
 func Start(t *testing.T, definitions ...string) *rest.Config {
 	t.Helper()
 	log.SetLogger(logr.Discard())
@@ -50,7 +50,7 @@ func Start(t *testing.T, definitions ...string) *rest.Config {
 	return config
 }
 
-// Environment is an API server with etcd, yet to be started, of the binaries in a folder. It says nothing.
+// Environment returns an API server with etcd, not started yet, which uses the binaries in a folder and prints nothing.
 func Environment(binaries string) *envtest.Environment {
 	plane := &envtest.Environment{
 		BinaryAssetsDirectory:    binaries,
@@ -64,7 +64,8 @@ func Environment(binaries string) *envtest.Environment {
 	return plane
 }
 
-// StartEnvironment returns how to reach the API server, as its administrator. It is to be stopped also where that fails.
+// StartEnvironment starts the API server and returns its administrator's configuration. The caller must stop plane even if
+// this fails.
 func StartEnvironment(plane *envtest.Environment) (*rest.Config, error) {
 	config, err := plane.Start()
 	if err != nil {
@@ -74,7 +75,7 @@ func StartEnvironment(plane *envtest.Environment) (*rest.Config, error) {
 	return config, nil
 }
 
-// Binaries is a folder with etcd, kube-apiserver and kubectl. Without one the test is skipped.
+// Binaries returns a folder with etcd, kube-apiserver and kubectl. Without one, the test is skipped.
 func Binaries(t *testing.T) string {
 	t.Helper()
 	if assets := os.Getenv("KUBEBUILDER_ASSETS"); assets != "" {
@@ -96,7 +97,7 @@ func Binaries(t *testing.T) string {
 	return assets
 }
 
-// Link makes etcd, kube-apiserver and kubectl of Kubernetes in one binary, in a folder that has none of them.
+// Link links etcd, kube-apiserver and kubectl, in a folder that has none of them, to kubelite: Kubernetes in one binary.
 func Link(kubelite, folder string) error {
 	kubelite, err := filepath.Abs(kubelite)
 	if err != nil {
@@ -105,7 +106,7 @@ func Link(kubelite, folder string) error {
 	if _, err := os.Stat(kubelite); err != nil {
 		return err
 	}
-	// It becomes what it is called as.
+	// The binary acts as the program that it is called as.
 	for _, name := range []string{"etcd", "kube-apiserver", "kubectl"} {
 		if err := os.Symlink(kubelite, filepath.Join(folder, name)); err != nil {
 			return err
@@ -114,7 +115,7 @@ func Link(kubelite, folder string) error {
 	return nil
 }
 
-// AwaitRight waits until the API server, which hears of bindings a moment after it has stored them, lets a user do something.
+// AwaitRight waits until the API server lets a user do something: bindings take effect a moment after it has stored them.
 func AwaitRight(t *testing.T, config *rest.Config, user string, to authorizationv1.ResourceAttributes) {
 	t.Helper()
 	reviews := kubernetes.NewForConfigOrDie(config).AuthorizationV1().SubjectAccessReviews()
@@ -128,7 +129,7 @@ func AwaitRight(t *testing.T, config *rest.Config, user string, to authorization
 	}
 }
 
-// Kubeconfig is a file by which a command reaches the API server as config does.
+// Kubeconfig returns the path of a file with which a command reaches the API server as config does.
 func Kubeconfig(t *testing.T, config *rest.Config) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "kubeconfig")
@@ -144,7 +145,7 @@ func Kubeconfig(t *testing.T, config *rest.Config) string {
 	return path
 }
 
-// Module is the folder of a Go module that is in use, which has definitions of its kinds.
+// Module returns the folder of a Go module that is in use, for the definitions of its kinds.
 func Module(t *testing.T, path string) string {
 	t.Helper()
 	dir, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", path).Output()

@@ -1,18 +1,21 @@
-// Package once keeps what is found again and again from being said each time.
+// Package once keeps a finding that comes up again and again from being reported each
+// time.
 package once
 
 import "sync"
 
-// Most is how many keys a Set remembers. Past it all are forgotten, and said once more.
+// Most is how many keys a Set remembers. Beyond it the Set forgets all of them, and they
+// count as new again.
 const Most = 4096
 
-// Set is of what has been said. Its zero value is empty. It is for concurrent use.
+// Set remembers which keys have been reported. Its zero value is empty. It is safe for
+// concurrent use.
 type Set[K comparable] struct {
 	mu   sync.Mutex
 	said map[K]struct{}
 }
 
-// First says whether this is the first time that key is to be said.
+// First reports whether key is new, and remembers it.
 func (s *Set[K]) First(key K) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -18,7 +18,7 @@ func TestFirst(t *testing.T) {
 	}
 }
 
-// What comes under ever new names must not fill the memory.
+// Ever new keys must not fill the memory.
 func TestSetIsBounded(t *testing.T) {
 	var said once.Set[int]
 	for key := range once.Most + 1 {

@@ -13,7 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// The settings of a part, as its variable and its flag.
+// The settings of a part, each by its environment variable and its flag.
 const (
 	addressSetting     = "LIBRA_REDIS_ADDR (--redis-addr)"
 	credentialsSetting = "LIBRA_REDIS_CREDENTIALS (--redis-credentials)"
@@ -23,16 +23,17 @@ const (
 type explained struct {
 	setting string
 	err     error
-	// unusable says that it is of the files of the credentials.
+	// unusable says that the error is about the files of the credentials.
 	unusable bool
 }
 
 func (e *explained) Error() string { return e.setting + ": " + e.err.Error() }
 
-// Unwrap is that of several errors: go-redis takes the outermost off an error of a single one.
+// Unwrap has the form for several errors, because go-redis strips the outermost error off one
+// that wraps a single error.
 func (e *explained) Unwrap() []error { return []error{e.err} }
 
-// about is err with what is wrong with a setting, unless it has that already: what happens
+// about returns err with what is wrong with a setting, unless it has that already: an error
 // while a connection is made goes through the hooks twice.
 func about(err error, format string, args ...any) error {
 	var already *explained
@@ -42,21 +43,21 @@ func about(err error, format string, args ...any) error {
 	return &explained{setting: fmt.Sprintf(format, args...), err: err}
 }
 
-// unusable is what is wrong with files of the credentials in dir.
+// unusable returns an error about the files of the credentials in dir.
 func unusable(dir string, err error) error {
 	return &explained{setting: credentialsSetting + " is " + dir, err: err, unusable: true}
 }
 
-// Unusable says whether a connection failed for a reason that stays until somebody changes
-// something, before Redis was asked: credentials that cannot be read, or a certificate that
-// is not trusted.
+// Unusable reports whether a connection failed, before Redis was asked, for a reason that
+// stays until somebody changes something: credentials that cannot be read, or a certificate
+// that is not trusted.
 func Unusable(err error) bool {
 	var files *explained
 	var certificate *tls.CertificateVerificationError
 	return errors.As(err, &files) && files.unusable || errors.As(err, &certificate)
 }
 
-// setCredentials is what credentials are set to.
+// setCredentials says what the credentials are set to.
 func (s Server) setCredentials() string {
 	if s.credentials == "" {
 		return credentialsSetting + " is not set"
@@ -64,10 +65,10 @@ func (s Server) setCredentials() string {
 	return credentialsSetting + " is " + s.credentials
 }
 
-// setAddress is what the address is set to.
+// setAddress says what the address is set to.
 func (s Server) setAddress() string { return addressSetting + " is " + s.address }
 
-// explainer is the hooks that say of errors what they are about.
+// explainer has the hooks that add to errors what they are about.
 type explainer struct{ server Server }
 
 func (explainer) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -86,11 +87,11 @@ func (e explainer) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// Explain says what to look at when a subscription fails because of the settings. Errors of a
-// client's commands say so by themselves.
+// Explain adds what to look at to the error of a subscription that failed because of the
+// settings. The errors of a client's commands have it already.
 func (s Server) Explain(err error) error { return s.explain("hello", err) }
 
-// explain says what to look at when a command fails because of the settings.
+// explain adds what to look at to the error of a command that failed because of the settings.
 func (s Server) explain(command string, err error) error {
 	switch {
 	case redis.HasErrorPrefix(err, "NOAUTH"):
@@ -103,14 +104,14 @@ func (s Server) explain(command string, err error) error {
 	case redis.IsPermissionError(err):
 		return about(err, "%s, with the user %s: want one with the rights that manifests/components/redis-auth/users.acl gives to this part",
 			s.setCredentials(), s.user())
-	// The first that is said on a connection.
+	// HELLO is the first command on a connection.
 	case command == "hello" && !s.tls && (errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET)):
 		return about(err, "%s, and the connection was closed: a Redis that wants TLS does that, want rediss:// for it", s.setAddress())
 	}
 	return err
 }
 
-// user is the one that the files of the credentials name.
+// user names the user in the files of the credentials.
 func (s Server) user() string {
 	if s.credentials == "" {
 		return "default"
@@ -122,7 +123,7 @@ func (s Server) user() string {
 	return name + " of the file " + usernameFile
 }
 
-// explainTLS says what to look at when TLS with addr fails.
+// explainTLS adds what to look at to the error of TLS with addr.
 func (s Server) explainTLS(addr string, hasCA bool, err error) error {
 	var refused *tls.CertificateVerificationError
 	var name x509.HostnameError

@@ -1,5 +1,5 @@
-// Package redisconn makes the clients of Redis of all parts in Go: it alone knows the forms of
-// an address, and where the password is.
+// Package redisconn makes the Redis clients of all parts in Go. It alone knows the forms of an address,
+// and where the password is.
 package redisconn
 
 import (
@@ -21,10 +21,10 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
-// DefaultAddr is the Redis that Libra ships.
+// DefaultAddr is the address of the Redis that Libra ships.
 const DefaultAddr = "redis.libra-system.svc.cluster.local:6379"
 
-// Accepted are the forms of an address, for messages.
+// Accepted describes the forms of an address, for messages.
 const Accepted = "HOST:PORT, or redis://HOST:PORT, or rediss://HOST:PORT with TLS, each with several " +
 	"HOST:PORT with commas between for a Redis Cluster; or redis-sentinel://HOST:PORT,HOST:PORT/NAME " +
 	"(rediss-sentinel:// with TLS) for the Sentinels of the primary NAME"
@@ -34,12 +34,12 @@ const (
 	usernameFile = "username"
 	passwordFile = "password"
 	caFile       = "ca.crt" // in PEM, instead of the system's
-	// For Sentinels that want a password; theirs is not Redis's.
+	// For Sentinels that require a password, which is not Redis's.
 	sentinelUsernameFile = "sentinel-username"
 	sentinelPasswordFile = "sentinel-password"
 )
 
-// Server is where a Redis is, and where what is needed to be let in. The zero value is none.
+// Server says where a Redis is, and where its credentials are. The zero value is none.
 type Server struct {
 	address     string
 	addrs       []string
@@ -51,10 +51,10 @@ type Server struct {
 
 type login struct{ username, password string }
 
-// Parse takes an address of one of the Accepted forms, or the path of a unix socket, and the
-// folder of the credentials: a mounted Secret with the files username, password and ca.crt, each
-// of which may be missing, as all of them without a folder. They are read whenever a
-// connection is made, those of Sentinels (sentinel-username, sentinel-password) now.
+// Parse parses an address of one of the Accepted forms, or the path of a unix socket. credentials is
+// empty, or a folder, such as a mounted Secret, with the files username, password and ca.crt, each of
+// which may be missing. They are read whenever a connection is made, but those of Sentinels
+// (sentinel-username, sentinel-password) now.
 func Parse(address, credentials string) (Server, error) {
 	s := Server{address: address, credentials: credentials}
 	scheme, rest, isURL := strings.Cut(address, "://")
@@ -62,7 +62,7 @@ func Parse(address, credentials string) (Server, error) {
 		scheme, rest = "redis", address
 	}
 	if strings.Contains(address, "@") {
-		// It may be a password: it is not repeated.
+		// It may contain a password, so the error does not repeat it.
 		return Server{}, fmt.Errorf("address has a user in it, want %s; user and password are read from the files %s and %s of the folder of credentials",
 			Accepted, usernameFile, passwordFile)
 	}
@@ -120,7 +120,7 @@ func allHostPorts(addrs []string) bool {
 	return true
 }
 
-// MustParse is Parse without credentials, for addresses that are known to be right.
+// MustParse is Parse without credentials, for addresses that are known to be right. It panics on an error.
 func MustParse(address string) Server {
 	s, err := Parse(address, "")
 	if err != nil {
@@ -129,26 +129,26 @@ func MustParse(address string) Server {
 	return s
 }
 
-// IsZero says that there is no Redis.
+// IsZero reports whether there is no Redis.
 func (s Server) IsZero() bool { return s.address == "" }
 
-// String is the address, which has no secret in it.
+// String returns the address, which has no secret in it.
 func (s Server) String() string { return s.address }
 
-// Options are what clients differ in.
+// Options are what differs between clients.
 type Options struct {
-	Connections int // the most to each Redis, but for subscriptions
-	Idle        int // are ready without a call
-	IdleMost    int // stay without a call; 0 is all
-	// Timeout bounds each step whose context has no nearer deadline: to connect, to write, to
-	// read, and to wait for a connection.
+	Connections int // most connections to each Redis, besides subscriptions
+	Idle        int // connections kept ready without a call
+	IdleMost    int // most connections kept without a call; 0 is all
+	// Timeout bounds each step whose context has no nearer deadline: connecting, writing, reading, and
+	// waiting for a connection.
 	Timeout time.Duration
 }
 
-// NewClient makes a client, which connects when it is first used. A call that failed is the
-// caller's to repeat: only it knows whether that still helps.
+// NewClient returns a client, which connects when it is first used. It does not retry: only the caller
+// knows whether that still helps.
 func (s Server) NewClient(o Options) redis.UniversalClient {
-	// What fails is returned; its own lines would say it again for each attempt.
+	// Errors are returned. go-redis's own lines would log them again for each attempt.
 	logging.Disable()
 	options := &redis.UniversalOptions{
 		Addrs:                 s.addrs,
@@ -159,7 +159,7 @@ func (s Server) NewClient(o Options) redis.UniversalClient {
 		PoolSize:              o.Connections,
 		MinIdleConns:          o.Idle,
 		MaxIdleConns:          o.IdleMost,
-		PipelinePoolSize:      -1, // what is pipelined, which is little, takes one of PoolSize
+		PipelinePoolSize:      -1, // the few pipelines take connections of PoolSize
 		ContextTimeoutEnabled: true,
 		DialTimeout:           o.Timeout,
 		ReadTimeout:           o.Timeout,
@@ -180,7 +180,7 @@ func (s Server) NewClient(o Options) redis.UniversalClient {
 	return client
 }
 
-// login is read for each connection, so that a Secret that changes is followed.
+// login reads the credentials for each connection, so that a Secret that changes is followed.
 func (s Server) login(context.Context) (username, password string, err error) {
 	l, err := readLogin(s.credentials, usernameFile, passwordFile)
 	return l.username, l.password, err
@@ -201,7 +201,7 @@ func readLogin(dir, usernameFile, passwordFile string) (login, error) {
 	return login{username, password}, nil
 }
 
-// readLine reads a file without the end of its line; one that is missing is empty.
+// readLine returns the text of a file without the end of its line, or "" if the file is missing.
 func readLine(dir, name string) (string, error) {
 	data, err := os.ReadFile(filepath.Join(dir, name))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -210,11 +210,11 @@ func readLine(dir, name string) (string, error) {
 	return strings.TrimRight(string(data), "\r\n"), nil
 }
 
-// dialer reads the CA for each connection, as the password.
+// dialer returns a function that connects. It reads the CA for each connection, like the password.
 func (s Server) dialer(timeout time.Duration) func(ctx context.Context, network, addr string) (net.Conn, error) {
 	dialer := &net.Dialer{
 		Timeout: timeout,
-		// What go-redis has without a dialer of ours.
+		// As in go-redis's own dialer.
 		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 30 * time.Second, Interval: 5 * time.Second, Count: 3},
 	}
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -238,9 +238,9 @@ func (s Server) dialer(timeout time.Duration) func(ctx context.Context, network,
 	}
 }
 
-// dropUnsent has a connection drop what it has not sent when it is closed. The kernel would send on what a
-// call had written before it timed out, for minutes: a Begin that was lost on its way would come when its
-// End had been answered and forgotten, and nobody would end it.
+// dropUnsent makes a connection drop unsent data when it is closed. Otherwise the kernel would go on
+// sending, for minutes, what a call had written before it timed out: a Begin that was lost on its way
+// could arrive after its End had been answered and forgotten, and nobody would end it.
 func dropUnsent(connection net.Conn) error {
 	if tcp, ok := connection.(*net.TCPConn); ok {
 		return tcp.SetLinger(0)
@@ -248,7 +248,7 @@ func dropUnsent(connection net.Conn) error {
 	return nil // a unix socket loses nothing on its way
 }
 
-// roots are nil for those of the system.
+// roots returns the CAs to trust, or nil for the system's.
 func (s Server) roots() (*x509.CertPool, error) {
 	if s.credentials == "" {
 		return nil, nil

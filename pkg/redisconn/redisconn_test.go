@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m,
-		// A client that was closed while it could not connect ends this within a second.
+		// After a client is closed while it cannot connect, this ends within a second.
 		goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial"))
 }
 
@@ -73,7 +73,7 @@ func TestParseWantsAFolderOfCredentials(t *testing.T) {
 	}
 }
 
-// An optional Secret that there is not is an empty folder.
+// An optional Secret that does not exist is an empty folder.
 func TestNoCredentials(t *testing.T) {
 	server, err := redisconn.Parse(redistest.Start(t), t.TempDir())
 	if err != nil {
@@ -97,7 +97,7 @@ func TestUserNeedsAPassword(t *testing.T) {
 	}
 }
 
-// Whatever is wrong, the error says where it is set and what is accepted there.
+// Every error says where the setting is and what is accepted there.
 func TestErrorsNameTheSetting(t *testing.T) {
 	s := redistest.StartSecured(t)
 	tlsAddr, plain := "rediss://"+s.Addr, redistest.StartServer(t).Addr
@@ -230,7 +230,7 @@ func TestTLSWantsTheRightCA(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A connection for each call: what the files say is asked for again.
+	// A connection for each call, so that the files are read again.
 	ask := func() error {
 		c := server.NewClient(redisconn.Options{Connections: 1, Timeout: time.Second})
 		defer c.Close()
@@ -264,8 +264,8 @@ func TestTLSWantsTheRightCA(t *testing.T) {
 	}
 }
 
-// A call that timed out must not arrive later: the connection is reset, and with that the kernel drops what
-// it has not sent.
+// A call that timed out must not arrive later: the connection is reset, so that the kernel drops what it
+// has not sent.
 func TestNothingIsSentOnAConnectionThatIsClosed(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -280,10 +280,10 @@ func TestNothingIsSentOnAConnectionThatIsClosed(t *testing.T) {
 			return
 		}
 		defer connection.Close()
-		_, err = io.Copy(io.Discard, connection) // and answers nothing
+		_, err = io.Copy(io.Discard, connection) // never answers
 		ended <- err
 	}()
-	// The dial has this long, too.
+	// The dial has this timeout, too.
 	c := redisconn.MustParse(listener.Addr().String()).NewClient(redisconn.Options{Connections: 1, Timeout: 2 * time.Second})
 	defer c.Close()
 	if err := c.Time(t.Context()).Err(); err == nil {
@@ -294,7 +294,7 @@ func TestNothingIsSentOnAConnectionThatIsClosed(t *testing.T) {
 	}
 }
 
-// The same client goes on when the Secret has another password, and Redis too.
+// The same client goes on after the password changes in the Secret and in Redis.
 func TestRotatedPasswordIsFollowed(t *testing.T) {
 	s := redistest.StartSecured(t)
 	dir := s.Credentials(t, "agent")
@@ -319,7 +319,7 @@ func TestRotatedPasswordIsFollowed(t *testing.T) {
 	}
 	rotate("hunter3")
 	var refused error
-	// The first call may find the connection that was killed.
+	// The first call may get the connection that was killed.
 	err = wait.PollUntilContextTimeout(t.Context(), time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
 		refused = c.Time(ctx).Err()
 		return refused != nil && strings.Contains(refused.Error(), "WRONGPASS"), nil
@@ -340,7 +340,7 @@ func TestRotatedPasswordIsFollowed(t *testing.T) {
 	}
 }
 
-// All that a part's users need of a cluster they need to find its masters.
+// The users of the parts need no more permissions on a cluster than to find its masters.
 func TestSecuredCluster(t *testing.T) {
 	s := redistest.StartSecured(t, "--cluster-enabled", "yes", "--tls-cluster", "yes", "--cluster-port", freePort(t), "--cluster-announce-ip", "127.0.0.1")
 	if err := s.Admin.ClusterAddSlotsRange(t.Context(), 0, 16383).Err(); err != nil {

@@ -16,19 +16,19 @@ import (
 )
 
 const (
-	// version is the first byte of a record. What a part of another version sends is not counted.
+	// version is the first byte of a record. A record of another version is not counted.
 	version = 1
 
-	// MaxFunctions bounds a record: those of most requests are kept.
+	// MaxFunctions bounds a record: the functions with the most requests are kept.
 	MaxFunctions = 16384
-	// maxText is what a record takes at most before it is compressed: names as long as they may be, and
+	// maxText is the most bytes that a record takes before compression: names as long as they may be, and
 	// all that is counted.
 	maxText int64 = MaxFunctions * (2*maxName + int64(Fields)*binary.MaxVarintLen64)
 	maxName       = 256
 )
 
-// Encode returns a record as it travels: its version, and compressed, the number of fields, and each
-// function's namespace, name and fields.
+// Encode returns a record in its wire format: the version and then, compressed, the number of fields,
+// and each function's namespace, name and fields.
 func Encode(r Record) ([]byte, error) {
 	functions := make([]types.NamespacedName, 0, len(r))
 	for function := range r {
@@ -38,7 +38,7 @@ func Encode(r Record) ([]byte, error) {
 		slices.SortFunc(functions, func(a, b types.NamespacedName) int { return cmp.Compare(r[b][Requests], r[a][Requests]) })
 		functions = functions[:MaxFunctions]
 	}
-	// Names that are alike stand together, which compresses better.
+	// Similar names side by side compress better.
 	slices.SortFunc(functions, func(a, b types.NamespacedName) int {
 		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
 	})
@@ -69,8 +69,8 @@ func Encode(r Record) ([]byte, error) {
 	return encoded.Bytes(), nil
 }
 
-// Decode adds what a record has to another, all of it or nothing. Fields that this version does not know
-// are skipped.
+// Decode adds an encoded record to another, all of it or nothing. It skips fields that this version does
+// not know.
 func Decode(encoded []byte, into Record) error {
 	if len(encoded) == 0 || encoded[0] != version {
 		return fmt.Errorf("the record begins with %.1q, want version %d", encoded, version)
@@ -103,7 +103,7 @@ func Decode(encoded []byte, into Record) error {
 	return nil
 }
 
-// decodeFunction returns io.EOF when there is no other.
+// decodeFunction returns io.EOF if there are no more functions.
 func decodeFunction(text *bufio.Reader, fields int) (function types.NamespacedName, s Sums, err error) {
 	if _, err := text.Peek(1); err != nil {
 		return function, s, err
@@ -141,7 +141,7 @@ func decodeName(text *bufio.Reader) (string, error) {
 	return string(name), err
 }
 
-// cut is an error in the midst of a function.
+// cut turns the end of the text, in the middle of a function, into io.ErrUnexpectedEOF.
 func cut(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF

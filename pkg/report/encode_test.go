@@ -18,7 +18,7 @@ func function(i int) types.NamespacedName {
 	return types.NamespacedName{Namespace: fmt.Sprintf("shop-%d", i%100), Name: fmt.Sprintf("thumbnails-%05d", i)}
 }
 
-// randomRecord has as many functions, busy as those of a slot are.
+// randomRecord returns a record with that many functions, as busy as in a real slot.
 func randomRecord(functions int, random *rand.Rand) Record {
 	r := Record{}
 	for i := range functions {
@@ -77,7 +77,7 @@ func TestOfTooManyFunctionsThoseWithTheMostRequestsAreKept(t *testing.T) {
 	}
 }
 
-// compressed is a record with a text of its own.
+// compressed returns a record with the given text.
 func compressed(t *testing.T, text []byte) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -95,7 +95,7 @@ func compressed(t *testing.T, text []byte) []byte {
 	return b.Bytes()
 }
 
-// text is that of a function with fields.
+// text returns the text of a function with fields.
 func text(fields []int64) []byte {
 	b := binary.AppendUvarint(nil, uint64(len(fields)))
 	b = append(b, "\x01a\x01b"...)
@@ -133,7 +133,7 @@ func TestWhatCannotBeReadAddsNothing(t *testing.T) {
 		"a long name":     compressed(t, append(long, strings.Repeat("a", maxName+1)...)),
 		"no name":         compressed(t, append(binary.AppendUvarint(nil, uint64(Fields)), 0, 0)),
 		"too many fields": compressed(t, text(make([]int64, 1025))),
-		// A good function, and then half of one.
+		// A good function, followed by half of one.
 		"half a function": compressed(t, append(text(make([]int64, Fields)), "\x01a\x01"...)),
 	} {
 		got := Record{}
@@ -157,7 +157,7 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// What one activator sends of 10,000 revisions that all had requests within a minute.
+// One activator sends this for 10,000 revisions that all had requests within a minute.
 func BenchmarkEncode(b *testing.B) {
 	r := randomRecord(10_000, rand.New(rand.NewPCG(1, 2)))
 	var encoded []byte

@@ -8,27 +8,27 @@ import (
 )
 
 const (
-	// sendEvery is how often a part sends what it counted, if there is anything new.
+	// sendEvery is how often a part sends what it has counted, if anything is new.
 	sendEvery = 5 * time.Second
-	// sendTimeout bounds one sending. What it leaves is sent with the next.
+	// sendTimeout bounds one attempt. Whatever fails is sent with the next.
 	sendTimeout = 2 * time.Second
 )
 
-// Store keeps what the parts counted.
+// Store keeps what the parts have counted.
 type Store interface {
-	// PutReports replaces what a writer counted in slots.
+	// PutReports replaces what a writer has counted in slots.
 	PutReports(ctx context.Context, writer string, encoded map[Slot][]byte) error
 }
 
-// Sender sends what a part counts. The zero value of what is not exported is ready.
+// Sender sends what a part counts. Its unexported fields are ready at their zero values.
 type Sender struct {
 	Clock clock.WithTicker
 	Store Store
-	// Writer is this incarnation of the part: unlike every other, also of the same pod before a restart.
+	// Writer names this run of the part, unlike every other, even of the same pod before a restart.
 	Writer string
-	// Drain returns what was counted since it was last called.
+	// Drain returns what was counted since the last call.
 	Drain func() Record
-	// OnError is told when sending begins to fail, and with nil when it succeeds again. It may be nil.
+	// OnError is called when sending begins to fail, and with nil when it succeeds again. It may be nil.
 	OnError func(error)
 
 	slots   map[Slot]Record
@@ -36,7 +36,7 @@ type Sender struct {
 	failing bool
 }
 
-// Run sends until ctx is done, and then once more.
+// Run sends at intervals until ctx is done, and then once more.
 func (s *Sender) Run(ctx context.Context) {
 	ticker := s.Clock.NewTicker(sendEvery)
 	defer ticker.Stop()
@@ -51,7 +51,8 @@ func (s *Sender) Run(ctx context.Context) {
 	}
 }
 
-// send adds what was counted to the slot of now, and sends the slots that are not as they were sent.
+// send adds what was counted to the current slot, and sends the slots that have changed since they
+// were sent.
 func (s *Sender) send(ctx context.Context) {
 	now := SlotOf(s.Clock.Now())
 	if s.slots == nil {

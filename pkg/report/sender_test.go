@@ -16,7 +16,7 @@ import (
 type memory struct {
 	slots map[Slot]map[string][]byte
 	puts  int
-	// fails says of the next call that it fails, and done that it was done nevertheless.
+	// fails makes calls fail; with done, they store the records nevertheless.
 	fails, done bool
 }
 
@@ -41,7 +41,7 @@ func (m *memory) PutReports(_ context.Context, writer string, encoded map[Slot][
 	return nil
 }
 
-// sum is what a reader counts.
+// sum returns what a reader counts.
 func (m *memory) sum(t *testing.T) Record {
 	t.Helper()
 	all := Record{}
@@ -55,8 +55,8 @@ func (m *memory) sum(t *testing.T) Record {
 	return all
 }
 
-// Whatever is sent again, is answered or not, or is taken over by another incarnation: nothing counts
-// twice, and what was sent counts.
+// Whether records are sent again, answered or not, or another run takes over: nothing counts twice,
+// and what was sent counts.
 func TestNothingCountsTwice(t *testing.T) {
 	for seed := range uint64(50) {
 		random := rand.New(rand.NewPCG(seed, 0))
@@ -94,7 +94,7 @@ func TestNothingCountsTwice(t *testing.T) {
 			case 4, 5, 6:
 				send(i)
 				clk.Step(time.Duration(random.IntN(8)) * time.Second)
-			case 7: // it restarts: what it had not sent may be lost
+			case 7: // it restarts, and may lose what it had not sent
 				for f, s := range unsent[i] {
 					lost.Add(f, s)
 				}
@@ -148,7 +148,7 @@ func TestItSendsOnlyWhatIsNew(t *testing.T) {
 	}
 }
 
-// What was counted while Redis was away is sent when it is back, unless it is too old to matter.
+// Counts from while Redis was away are sent when it is back, unless they are too old to matter.
 func TestWhatCouldNotBeSentIsSentLater(t *testing.T) {
 	clk, store, tally := testingclock.NewFakeClock(time.Unix(1_000_000_000, 0)), &memory{fails: true}, &Tally{}
 	var told []error

@@ -1,6 +1,5 @@
-// Package report is what Libra's parts count for FunctionReports: each adds up what it sees of every
-// function in memory, and sends that to Redis every few seconds, where the resizer reads it. All of it
-// can be lost without harm.
+// Package report has what Libra's parts count for FunctionReports. Each part adds up in memory what it sees of every
+// function, and every few seconds sends that to Redis, where the resizer reads it. All of it can be lost without harm.
 package report
 
 import (
@@ -10,30 +9,29 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// A Field is one of the Sums. Its number is how it travels: fields are only ever added, at the end.
+// A Field is one of the Sums. Its number identifies it on the wire: fields are only ever added, at the end.
 type Field int
 
 const (
 	// Requests that began.
 	Requests Field = iota
-	// What requests were predicted not to use of their user allocation, and to use beyond it: the volume
-	// times how long they ran, added when they end.
+	// The part of their user allocation that requests were predicted not to use, and their predicted use beyond it: the
+	// volume times how long they ran, added when they end.
 	CouldLendCPU
 	CouldLendMemory
 	WouldBorrowCPU
 	WouldBorrowMemory
-	// What was given away and received: the volume times how long.
+	// Volumes lent and borrowed, times how long.
 	LentCPU
 	BorrowedCPU
 	BorrowedMemory
 	// Safeguards that fired.
 	Safeguards
-	// How often a part found that the predictor knew nothing of the function, or had no prediction yet,
-	// or had one.
+	// How often a part found that the predictor knew nothing about the function, or had no prediction yet, or had one.
 	FoundUnseen
 	FoundLearning
 	FoundLearned
-	// Requests that did not take part, by why. Reasons has their names.
+	// Requests that did not take part, by the reason. Reasons has the names.
 	ClusterIP
 	PodUnknown
 	TooManyInFlight
@@ -46,8 +44,9 @@ const (
 	ColdStart
 	FirstInContainer
 	Mode
-	// Compared are requests that were compared with those of a similar size from when their function was only observed,
-	// and LogTime and LogTimeBefore how long they and those took: binary logarithms of nanoseconds, times LogUnit.
+	// Compared counts requests that were compared with requests of a similar size from when their function was only
+	// observed. LogTime and LogTimeBefore sum how long the former and the latter took: binary logarithms of nanoseconds,
+	// times LogUnit.
 	Compared
 	LogTime
 	LogTimeBefore
@@ -56,14 +55,13 @@ const (
 )
 
 const (
-	// LogUnit keeps logarithms to a thousandth, which is a fifteenth of a percent of a time.
+	// LogUnit keeps a thousandth of a logarithm, which is a fifteenth of a percent of a time.
 	LogUnit = 1000
-	// LeastCompared is how many requests tell something of how long the function's take.
+	// LeastCompared is the least number of compared requests that says how the function's times have changed.
 	LeastCompared = 20
 )
 
-// Reasons are the names of the fields that count requests by why they did not take part, as the metric
-// libra_invocations_total has them.
+// Reasons names the fields that count requests by why they did not take part, as in the metric libra_invocations_total.
 var Reasons = map[Field]string{
 	ClusterIP:          "cluster_ip",
 	PodUnknown:         "pod_unknown",
@@ -79,10 +77,10 @@ var Reasons = map[Field]string{
 	Mode:               "mode",
 }
 
-// Sums are what was counted of one function. Those of volumes are in CPUTime and MemoryTime.
+// Sums are what was counted of one function. Volumes are in the units of CPUTime and MemoryTime.
 type Sums [Fields]int64
 
-// SlowdownPercent is the typical time of the requests that were compared over that of those before, in percent; nil when
+// SlowdownPercent returns the typical time of the compared requests as a percentage of that of those before, or nil if
 // too few were compared.
 func (s *Sums) SlowdownPercent() *int32 {
 	n := s[Compared]
@@ -94,27 +92,27 @@ func (s *Sums) SlowdownPercent() *int32 {
 	return &percent
 }
 
-// Add adds what another counted, or the same part at another time.
+// Add adds the Sums of another part, or of the same part at another time.
 func (s *Sums) Add(o *Sums) {
 	for i, n := range o {
 		s[i] += n
 	}
 }
 
-// CPUTime is CPU for as long as it lasted, in thousandths of a core times microseconds.
+// CPUTime returns CPU times how long it lasted, in thousandths of a core times microseconds.
 func CPUTime(milli int64, d time.Duration) int64 { return milli * d.Microseconds() }
 
-// MemoryTime is memory for as long as it lasted, in MiB times microseconds: of a byte, a minute of a
-// thousand requests would not fit into 64 bits.
+// MemoryTime returns memory times how long it lasted, in MiB times microseconds. In bytes, a minute of a thousand
+// requests would not fit into 64 bits.
 func MemoryTime(bytes int64, d time.Duration) int64 { return bytes >> 20 * d.Microseconds() }
 
-// MeanCPUMilli is the mean, in thousandths of a core, of a sum of CPUTime over a window.
+// MeanCPUMilli returns the mean, in thousandths of a core, of a sum of CPUTime over a window.
 func MeanCPUMilli(sum int64, window time.Duration) int64 { return mean(sum, window) }
 
-// MeanMemoryBytes is the mean of a sum of MemoryTime over a window.
+// MeanMemoryBytes returns the mean, in bytes, of a sum of MemoryTime over a window.
 func MeanMemoryBytes(sum int64, window time.Duration) int64 { return mean(sum, window) << 20 }
 
-// mean rounds to the nearest.
+// mean rounds to the nearest integer.
 func mean(sum int64, window time.Duration) int64 {
 	if window < time.Microsecond {
 		return 0
@@ -122,7 +120,7 @@ func mean(sum int64, window time.Duration) int64 {
 	return (sum + window.Microseconds()/2) / window.Microseconds()
 }
 
-// Record is what one part counted in one slot, by function.
+// Record is what one part has counted in one slot, by function.
 type Record map[types.NamespacedName]*Sums
 
 // Add adds to the Sums of a function.

@@ -6,7 +6,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Tally counts for a Sender where few count. The zero value is ready, and a nil one counts nothing.
+// Tally counts for a Sender where few goroutines count. It is safe for concurrent use. The zero
+// value is ready, and a nil one counts nothing.
 type Tally struct {
 	mu     sync.Mutex
 	record Record
@@ -28,7 +29,7 @@ func (t *Tally) Add(function types.NamespacedName, s *Sums) {
 	t.record.Add(function, s)
 }
 
-// Drain returns what was added since it was last called.
+// Drain returns what was added since the last call.
 func (t *Tally) Drain() Record {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -29,7 +29,7 @@ import (
 
 const manifests = "../../manifests/"
 
-// server is an API server with the settings as they are shipped, which are followed.
+// server is an API server with the settings as they are shipped. live follows them.
 type server struct {
 	*testing.T
 	config  *rest.Config
@@ -71,7 +71,7 @@ func (s *server) in(t *testing.T) *server {
 	return &of
 }
 
-// as is the server to a user.
+// as returns the server as a user sees it.
 func (s *server) as(user string) *server {
 	config := rest.CopyConfig(s.config)
 	config.Impersonate.UserName = user
@@ -141,7 +141,7 @@ func (s *server) await(what string, is func() bool) {
 	}
 }
 
-// write makes the policy of a namespace be that, or none.
+// write replaces the policy of a namespace, or deletes it if spec is nil.
 func (s *server) write(namespace string, spec map[string]any) error {
 	of := s.objects.Resource(harvestPolicies).Namespace(namespace)
 	err := of.Delete(s.Context(), "default", metav1.DeleteOptions{})
@@ -157,12 +157,12 @@ func (s *server) configure(data string, run ...string) error {
 	return err
 }
 
-// One server has all of it, because to start one takes longer.
+// One server runs all of it, because starting more takes longer.
 func TestSettingsOfAnAPIServer(t *testing.T) {
 	s := startServer(t)
 	t.Run("what is refused", func(t *testing.T) {
 		s := s.in(t)
-		// The policies that are not of the definition come to be in force within moments.
+		// The admission policies, which are not in the definition, take effect within moments.
 		s.await("a namespace is refused a reserve", func() bool {
 			err := s.write("shop", map[string]any{"cpuReserve": "1"})
 			return err != nil && strings.Contains(err.Error(), "only HarvestPolicy libra-system/default")
@@ -215,7 +215,7 @@ func TestSettingsOfAnAPIServer(t *testing.T) {
 	})
 	t.Run("which counts", func(t *testing.T) {
 		s := s.in(t)
-		// From the last that counts to the first.
+		// From the lowest precedence to the highest.
 		want := Default
 		step := func(name string, do error, change func(*Settings)) {
 			t.Helper()

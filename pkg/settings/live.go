@@ -21,10 +21,9 @@ import (
 	"libra.dev/libra/pkg/api"
 )
 
-// Live are the settings as they are now. Until all have been read, they change nothing.
-// A key of the ConfigMap that cannot be read leaves its setting as it was, which at the
-// start is the default; all others hold. A label that cannot be read is none, so that it
-// does not matter to which part of Libra it was once another.
+// Live has the settings as they are now. Until all have been read, they change nothing. A key of the ConfigMap that
+// cannot be read leaves its setting as it was, which is the default at the start; all other keys hold. A label that
+// cannot be read counts as none, so that it does not matter which parts of Libra saw an earlier one.
 type Live struct {
 	informers []cache.SharedIndexInformer
 	followed  []followed
@@ -32,8 +31,8 @@ type Live struct {
 	refused   func(error)
 
 	settings atomic.Pointer[Settings] // of the ConfigMap
-	partly   atomic.Bool              // not all that the ConfigMap says is accepted
-	// sources are those of namespaces and nodes that have one of their own.
+	partly   atomic.Bool              // something in the ConfigMap is not accepted
+	// Only namespaces and nodes with a source of their own have an entry.
 	namespaces, nodes sources
 	policies          policies
 	written           cache.Store // the HarvestPolicies themselves
@@ -44,23 +43,23 @@ type Live struct {
 
 type sources struct{ byName sync.Map }
 
-// followed is a kind of object that settings are in, and whether what there was of it at first has been taken in.
+// followed is a kind of object that settings are in. read says whether its first objects have been handled.
 type followed struct {
 	what string
 	read cache.InformerSynced
 }
 
-// watch is one kind of object that settings are in.
+// watch is how one kind of object that settings are in is watched.
 type watch struct {
 	what     string
 	informer cache.SharedIndexInformer
 	set      func(obj any)
 	remove   func(obj any)
-	absent   *atomic.Bool // set when the cluster has no such kind, where it need not
+	absent   *atomic.Bool // set if the cluster has no such kind; nil if it must have it
 }
 
-// NewLive follows the cluster's settings once it is run. refused is told what is wrong
-// with a setting, each time that it is seen. Without objects there are no HarvestPolicies.
+// NewLive returns settings that follow the cluster's once they are run. refused is called with what is wrong with a
+// setting, each time that it is seen. Without objects there are no HarvestPolicies.
 func NewLive(client kubernetes.Interface, objects dynamic.Interface, refused func(error)) (*Live, error) {
 	l := &Live{refused: refused}
 	l.settings.Store(&Absent)
@@ -121,17 +120,16 @@ func (l *Live) Run(ctx context.Context) {
 	for _, informer := range l.informers {
 		running.Go(func() { informer.RunWithContext(ctx) })
 	}
-	// What was read before all was has changed nothing until now.
+	// Settings that have been read until now have changed nothing yet.
 	if cache.WaitForCacheSync(ctx.Done(), l.Synced) {
 		l.changed()
 	}
 	running.Wait()
 }
 
-// Synced says whether everything has been read once. Before that the settings are not
-// the cluster's.
+// Synced reports whether everything has been read once. Before that, the settings are not the cluster's.
 func (l *Live) Synced() bool {
-	// To ask the informers takes their locks, and each request asks.
+	// Asking the informers takes their locks, and every request asks.
 	if l.synced.Load() {
 		return true
 	}
@@ -159,15 +157,15 @@ func (l *Live) Ready(*http.Request) error {
 	return nil
 }
 
-// OnChange has f called, soon, after each change, of which the first is that all has been
-// read. f must not wait.
+// OnChange has f called soon after each change, and when everything has been read. It may be called before that, too. f
+// must not block.
 func (l *Live) OnChange(f func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.listeners = append(l.listeners, f)
 }
 
-// Settings are the cluster's, of what does not say otherwise. Before they have been read nothing
+// Settings returns the cluster's settings, which hold where nothing says otherwise. Before they have been read, nothing
 // is to be changed.
 func (l *Live) Settings() Settings {
 	if !l.Synced() {
@@ -176,7 +174,7 @@ func (l *Live) Settings() Settings {
 	return l.settings.Load().under(l.policies.byDefault.Load())
 }
 
-// For are the settings of a namespace's functions, as its HarvestPolicy has them. Nodes and namespaces may have another
+// For returns the settings of a namespace's functions, with its HarvestPolicy. Nodes and namespaces may have another
 // source: see Source.
 func (l *Live) For(namespace string) Settings {
 	if !l.Synced() {
@@ -185,10 +183,10 @@ func (l *Live) For(namespace string) Settings {
 	return l.settings.Load().under(l.policies.byDefault.Load()).under(l.policies.of(namespace))
 }
 
-// Placement is how the pod of a request is chosen where no PlacementPolicy says it.
+// Placement returns how the pod of a request is chosen if no PlacementPolicy says so.
 func (l *Live) Placement() api.Placement { return l.Settings().Placement }
 
-// Source is where what is lent to and by the pods of a namespace on a node comes from.
+// Source returns the source of what the pods of a namespace on a node lend and borrow.
 func (l *Live) Source(namespace, node string) api.Source {
 	if source, ok := l.nodes.byName.Load(node); ok {
 		return source.(api.Source)
@@ -263,7 +261,7 @@ func (l *Live) changed() {
 	}
 }
 
-// trim keeps what is read of a namespace or a node.
+// trim keeps only what is read of a namespace or a node.
 func trim(obj any) (any, error) {
 	object, ok := obj.(metav1.Object)
 	if !ok {

@@ -26,8 +26,8 @@ import (
 	"libra.dev/libra/pkg/api"
 )
 
-// cluster is one whose settings are followed. The tests run in a bubble, so that what is
-// done has arrived when all in it wait.
+// cluster is a cluster whose settings are followed. The tests run in a bubble, so a
+// change has arrived when all goroutines in it wait.
 type cluster struct {
 	*testing.T
 	client  *fake.Clientset
@@ -48,7 +48,7 @@ func follow(t *testing.T, objects ...runtime.Object) *cluster {
 	return c
 }
 
-// start follows until the test ends.
+// start follows the settings until the test ends.
 func (c *cluster) start() {
 	c.Helper()
 	live, err := NewLive(c.client, c.objects, func(err error) {
@@ -77,7 +77,7 @@ func (c *cluster) start() {
 	})
 }
 
-// awaitSynced waits until all has been read and who listens is told of it.
+// awaitSynced waits until everything has been read and the listeners have been called.
 func awaitSynced(t *testing.T, l *Live) {
 	t.Helper()
 	for until := time.Now().Add(time.Minute); !l.Synced() && time.Now().Before(until); {
@@ -90,7 +90,7 @@ func awaitSynced(t *testing.T, l *Live) {
 	synctest.Wait()
 }
 
-// expectSettings expects them, and what was refused since it last did.
+// expectSettings compares the settings, and what was refused since the last comparison.
 func (c *cluster) expectSettings(want Settings, refused ...string) {
 	c.Helper()
 	synctest.Wait()
@@ -118,7 +118,7 @@ func (c *cluster) expectRefused(want ...string) {
 	}
 }
 
-// expectRefusedMetric expects what is exported.
+// expectRefusedMetric compares what is exported.
 func (c *cluster) expectRefusedMetric(want int64) {
 	c.Helper()
 	synctest.Wait()
@@ -137,7 +137,7 @@ func (c *cluster) expectRefusedMetric(want int64) {
 	}
 }
 
-// expectSources expects them by namespace and node, with a slash between.
+// expectSources compares sources. The keys of want are namespace/node.
 func (c *cluster) expectSources(want map[string]api.Source) {
 	c.Helper()
 	synctest.Wait()
@@ -195,7 +195,7 @@ func TestLiveFollowsTheConfigMap(t *testing.T) {
 		c.edit(map[string]string{"mode": "full", "source": "owners"})
 		c.expectSettings(good)
 
-		// What cannot be read stays as it was, and the rest holds.
+		// A key that cannot be read leaves its setting as it was. The others hold.
 		c.edit(map[string]string{"mode": "on", "source": "node", "sauce": "node"})
 		c.expectRefusedMetric(1)
 		c.expectSettings(Settings{Mode: api.ModeFull, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan, SafeguardPercent: 80, Platform: Default.Platform, Placement: Default.Placement},
@@ -247,7 +247,7 @@ func TestLiveSources(t *testing.T) {
 		c.expectSources(map[string]api.Source{
 			"other/other": api.SourceNode, "bad/bad": api.SourceNode, "owners/bad": api.SourceOwners,
 			"owners/other": api.SourceOwners, "node/other": api.SourceNode,
-			// A node's comes before a namespace's.
+			// A node's source takes precedence over a namespace's.
 			"owners/node": api.SourceNode, "node/owners": api.SourceOwners, "other/owners": api.SourceOwners,
 		})
 
@@ -264,7 +264,7 @@ func TestLiveSources(t *testing.T) {
 			"other/node": api.SourceOwners, "owners/node": api.SourceNode, "owners/owners": api.SourceOwners,
 		})
 
-		// A label that cannot be read any more is as none.
+		// A label that can no longer be read counts as none.
 		_, err = c.client.CoreV1().Namespaces().Update(ctx, &corev1.Namespace{ObjectMeta: labelled("owners", "")}, metav1.UpdateOptions{})
 		c.do(err)
 		c.expectSources(map[string]api.Source{"owners/other": api.SourceOwners})
@@ -317,8 +317,8 @@ func TestOnChange(t *testing.T) {
 	})
 }
 
-// Until all has been read, nothing is changed, whatever is known by then; and then who
-// listens is told.
+// Until everything has been read, nothing is changed, whatever is known by then. After
+// that, the listeners are called.
 func TestNothingChangesBeforeAllIsRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &cluster{T: t, objects: noPolicies(), client: fake.NewClientset(
@@ -364,8 +364,8 @@ func TestNothingChangesBeforeAllIsRead(t *testing.T) {
 	})
 }
 
-// What is read is the settings' alone, and of namespaces and nodes only what is labelled,
-// so that the rights to no more are needed.
+// Live reads only the settings, and only labelled namespaces and nodes, so that it needs
+// no more permissions.
 func TestLiveReadsNoMoreThanItNeeds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := follow(t)

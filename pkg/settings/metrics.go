@@ -7,8 +7,8 @@ import (
 	"go.opentelemetry.io/otel/metric"
 )
 
-// Meter tells, as a metric of the part of Libra that follows the settings, whether it can
-// read all of them.
+// Meter exports, as a metric of the part of Libra that follows the settings, whether it
+// can read all of them.
 func (l *Live) Meter(provider metric.MeterProvider) error {
 	_, err := provider.Meter("libra.dev/libra/pkg/settings").Int64ObservableGauge("libra.settings.refused",
 		metric.WithDescription("1 while the ConfigMap config-libra or the HarvestPolicy libra-system/default has something that is not accepted, 0 while neither has"),

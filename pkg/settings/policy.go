@@ -24,17 +24,17 @@ var harvestPolicies = v1alpha1.GroupVersion.WithResource("harvestpolicies")
 // policy is what a HarvestPolicy sets. Two can be compared.
 type policy struct {
 	mode, maxMode api.Mode   // "" is not set
-	source        api.Source // as is this
+	source        api.Source // likewise
 	minLoan       field[time.Duration]
 	maxCPUMilli   field[int64]
 	minCPUMilli   field[int64]
 	minMemory     field[int64]
 	safeguard     field[int64] // percent
 	domain        string       // "" is not set
-	cpuReserve    field[int64] // milli CPU; the cluster's default alone has it
+	cpuReserve    field[int64] // milli CPU; only the cluster's default has it
 }
 
-// field is one that need not be set.
+// field is a value that need not be set.
 type field[T any] struct {
 	value T
 	set   bool
@@ -47,17 +47,16 @@ func (f field[T]) over(was T) T {
 	return was
 }
 
-// policies are the HarvestPolicies of namespaces, and that of the cluster among them. Where the cluster has no such kind
-// there are none.
+// policies has the HarvestPolicies of namespaces, and the cluster's default. It is empty if the cluster has no such kind.
 type policies struct {
 	byNamespace sync.Map
 	byDefault   atomic.Pointer[policy]
-	partly      atomic.Bool // not all that the cluster's default says is accepted
+	partly      atomic.Bool // something in the cluster's default is not accepted
 	absent      atomic.Bool
 }
 
 func (p *policies) of(namespace string) *policy {
-	if namespace == Namespace { // the cluster's default has been there already
+	if namespace == Namespace { // the cluster's default has been applied already
 		return nil
 	}
 	if found, ok := p.byNamespace.Load(namespace); ok {
@@ -66,7 +65,7 @@ func (p *policies) of(namespace string) *policy {
 	return nil
 }
 
-// under are the settings with a policy.
+// under returns the settings with a policy applied.
 func (s Settings) under(p *policy) Settings {
 	if p == nil {
 		return s
@@ -90,8 +89,8 @@ func (s Settings) under(p *policy) Settings {
 	return s
 }
 
-// WithDefault are the settings of a ConfigMap with the cluster's HarvestPolicy, as a part of Libra has them that starts.
-// When that cannot be read, all is observed, and the error says why.
+// WithDefault returns the settings of a ConfigMap with the cluster's HarvestPolicy, as a part of Libra has them that
+// starts. If the policy cannot be read, everything is only observed, and the error says why.
 func (s Settings) WithDefault(spec v1alpha1.HarvestPolicySpec) (Settings, error) {
 	p, err := read(spec)
 	if err != nil {
@@ -100,8 +99,9 @@ func (s Settings) WithDefault(spec v1alpha1.HarvestPolicySpec) (Settings, error)
 	return s.under(&p), err
 }
 
-// With are the cluster's settings with a namespace's HarvestPolicy. When that cannot be read, all is observed, and the
-// error says why; a field that only the cluster's default may have is as none.
+// With returns the cluster's settings with a namespace's HarvestPolicy. If that cannot be read, everything is only
+// observed, and the error says why. A field that only the cluster's default may have is ignored, and the error says that,
+// too.
 func (s Settings) With(spec v1alpha1.HarvestPolicySpec) (Settings, error) {
 	p, err := read(spec)
 	if err != nil {
@@ -111,7 +111,7 @@ func (s Settings) With(spec v1alpha1.HarvestPolicySpec) (Settings, error) {
 	return s.under(&p), errors.Join(err, only)
 }
 
-// ofNamespace is the policy without what only the cluster's default may say, and what that was.
+// ofNamespace returns the policy without what only the cluster's default may set, and an error that says what that was.
 func (p policy) ofNamespace() (policy, error) {
 	if !p.cpuReserve.set {
 		return p, nil
@@ -120,10 +120,10 @@ func (p policy) ofNamespace() (policy, error) {
 	return p, fmt.Errorf("spec.cpuReserve is of nodes, so that only HarvestPolicy %s/%s may say it, and it is as none here", Namespace, v1alpha1.HarvestPolicyName)
 }
 
-// nothing is the policy of a namespace whose own cannot be read: whoever wrote it meant some bound.
+// nothing is the policy of a namespace whose own cannot be read: whoever wrote that meant some bound.
 var nothing = &policy{maxMode: api.ModeObserve}
 
-// read checks what the API server has checked already, where it knows the rules of this version.
+// read checks what an API server that knows the rules of this version has checked already.
 func read(spec v1alpha1.HarvestPolicySpec) (p policy, err error) {
 	if spec.Mode != "" {
 		if p.mode, err = api.ParseMode(string(spec.Mode)); err != nil {
@@ -183,19 +183,19 @@ func read(spec v1alpha1.HarvestPolicySpec) (p policy, err error) {
 		}
 	}
 	if q := spec.MaxCPU; q != nil && q.IsZero() {
-		p.maxCPUMilli.value = 1 // less than any limit, which is the limit; 0 would be no bound
+		p.maxCPUMilli.value = 1 // less than any limit, so the limit holds; 0 would be no bound
 	}
 	return p, nil
 }
 
-// Below the one a safeguard takes back what most donors do not need; above the other there is hardly time between it and
-// want.
+// Below leastSafeguard, the safeguard takes back what most donors do not need. Above mostSafeguard, there is hardly time
+// between it and want.
 const leastSafeguard, mostSafeguard = 50, 95
 
 // mostMemory is more than any node has, in bytes.
 const mostMemory = 1 << 50
 
-// written is a HarvestPolicy, and what it sets.
+// written returns a HarvestPolicy and what it sets.
 func written(object *unstructured.Unstructured) (typed v1alpha1.HarvestPolicy, p policy, err error) {
 	if err = runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &typed); err == nil {
 		p, err = read(typed.Spec)
@@ -203,7 +203,7 @@ func written(object *unstructured.Unstructured) (typed v1alpha1.HarvestPolicy, p
 	return typed, p, err
 }
 
-// PolicyOf is a HarvestPolicy. refused says what of it the parts do not take, and what holds instead.
+// PolicyOf returns a HarvestPolicy. refused says what Libra's parts do not accept of it, and what holds instead.
 func PolicyOf(object *unstructured.Unstructured) (typed v1alpha1.HarvestPolicy, refused error) {
 	typed, p, err := written(object)
 	switch {
@@ -217,7 +217,7 @@ func PolicyOf(object *unstructured.Unstructured) (typed v1alpha1.HarvestPolicy, 
 	return typed, err
 }
 
-// HarvestPolicies are those that have been read, which are not to be changed.
+// HarvestPolicies returns the policies that have been read. The caller must not change them.
 func (l *Live) HarvestPolicies() []*unstructured.Unstructured {
 	if l.written == nil || !l.Synced() {
 		return nil
@@ -248,7 +248,7 @@ func (l *Live) setPolicy(obj any) {
 	if _, err := PolicyOf(object); err != nil {
 		l.refused(fmt.Errorf("HarvestPolicy %s/%s: %w", object.GetNamespace(), object.GetName(), err))
 	}
-	// Its status is written, too, and nobody has to look at anything for that.
+	// A write of only its status is an update, too, but nobody needs to react to it.
 	if was := l.policies.of(object.GetNamespace()); was != nil && *was == p {
 		return
 	}
@@ -256,8 +256,8 @@ func (l *Live) setPolicy(obj any) {
 	l.changed()
 }
 
-// setDefault takes in the cluster's default, or keeps the one before while this cannot be read: the first, when there was
-// none, changes nothing.
+// setDefault stores the cluster's default. If it cannot be read, the previous one stays; if there was none, everything is
+// only observed.
 func (l *Live) setDefault(p policy, spec v1alpha1.HarvestPolicySpec, err error) {
 	was := l.policies.byDefault.Load()
 	l.policies.partly.Store(err != nil)
@@ -268,7 +268,7 @@ func (l *Live) setDefault(p policy, spec v1alpha1.HarvestPolicySpec, err error) 
 		} else {
 			until = "all functions are only observed until then"
 		}
-		// Who means to turn something off and mistypes it is not to be answered with more.
+		// A mistyped attempt to turn something off must not turn on more.
 		if _, bad := api.ParseMode(string(spec.MaxMode)); spec.MaxMode != "" && bad != nil {
 			p.maxMode, until = api.ModeObserve, "all functions are only observed until then"
 		}

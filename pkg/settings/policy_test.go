@@ -68,11 +68,11 @@ func TestHarvestPolicyComesBeforeTheConfigMap(t *testing.T) {
 		c.expectFor("other", cluster)
 		c.expectSettings(cluster)
 
-		// Only one name counts, which the API server sees to.
+		// Only one name counts, which the API server enforces.
 		c.create("other", "second", map[string]any{"mode": "full"})
 		c.expectFor("other", cluster)
 
-		// A field that is taken away is the cluster's again, and follows it.
+		// A field that is removed falls back to the cluster's setting, and follows it.
 		c.update("shop", map[string]any{"mode": "observe"})
 		want = cluster
 		want.Mode = api.ModeObserve
@@ -107,7 +107,7 @@ func TestTheLeastMaxModeHolds(t *testing.T) {
 	}
 }
 
-// A node's label, a policy, a namespace's label, the cluster's: in that order.
+// In order of precedence: a node's label, a policy, a namespace's label, the cluster's settings.
 func TestSourceOfAPolicy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := follow(t)
@@ -123,7 +123,7 @@ func TestSourceOfAPolicy(t *testing.T) {
 	})
 }
 
-// An API server that does not know this version's rules lets through what they refuse. Nobody gets more by that.
+// An API server that does not know this version's rules accepts what they refuse. Nobody gets more by that.
 func TestAPolicyThatCannotBeReadObserves(t *testing.T) {
 	for field, value := range map[string]any{
 		"mode": "fully", "maxMode": "none", "source": "pool", "minLoan": "2h", "maxCPU": "-1", "minCPU": "9E", "minMemory": "2Pi",
@@ -149,7 +149,7 @@ func TestAPolicyThatCannotBeReadObserves(t *testing.T) {
 	})
 }
 
-// A cluster whose definitions are of before has no such kind; one that forbids to read it may have a policy.
+// A cluster with older definitions has no such kind. One that forbids reading it may have a policy.
 func TestPoliciesThatCannotBeRead(t *testing.T) {
 	for name, tc := range map[string]struct {
 		err  error
@@ -178,7 +178,8 @@ func (c *cluster) remove(namespace string) {
 	synctest.Wait()
 }
 
-// An annotation, the namespace's policy, the cluster's, the ConfigMap, what is built in: in that order, field by field.
+// In order of precedence, field by field: an annotation, the namespace's policy, the cluster's, the ConfigMap, the
+// built-in default.
 func TestTheClustersDefault(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := follow(t, configMap(map[string]string{"mode": "lend", "source": "owners"}))
@@ -194,7 +195,7 @@ func TestTheClustersDefault(t *testing.T) {
 		c.expectFor(Namespace, want)
 		c.expectSources(map[string]api.Source{"shop/n": api.SourceNode})
 
-		// A namespace has what it says, also nothing of a thing, and else the cluster's.
+		// A namespace has what its policy says, even a zero, and otherwise what the cluster's says.
 		c.create("shop", "default", map[string]any{"mode": "observe", "minCPU": "0"})
 		shop := want
 		shop.Mode, shop.Bounds.Keep.CPUMilli = api.ModeObserve, 0
@@ -204,7 +205,7 @@ func TestTheClustersDefault(t *testing.T) {
 			t.Errorf("a revision that says lend is in %s", got)
 		}
 
-		// What is not there any more is the ConfigMap's again, or what is built in.
+		// A field that is removed falls back to the ConfigMap or the built-in default.
 		c.update(Namespace, map[string]any{"cpuReserve": "1"})
 		want = built
 		want.CPUReserveMilli = 1000
@@ -216,7 +217,8 @@ func TestTheClustersDefault(t *testing.T) {
 	})
 }
 
-// A part of Libra keeps what the cluster's default said last, and one that starts while it cannot be read changes nothing.
+// A part of Libra keeps the last cluster's default that it could read. One that starts while it cannot be read changes
+// nothing.
 func TestTheClustersDefaultThatCannotBeRead(t *testing.T) {
 	for field, value := range map[string]any{
 		"mode": "fully", "source": "pool", "minLoan": "2h", "maxCPU": "-1", "minCPU": "9E", "minMemory": "2Pi", "cpuReserve": "-1",
@@ -247,7 +249,7 @@ func TestTheClustersDefaultThatCannotBeRead(t *testing.T) {
 			}
 		})
 	}
-	// Who means to stop Libra and mistypes it is not answered with more.
+	// A mistyped attempt to stop Libra must not turn on more.
 	synctest.Test(t, func(t *testing.T) {
 		c := follow(t, configMap(map[string]string{"mode": "full"}))
 		c.create(Namespace, "default", map[string]any{"mode": "full"})
@@ -270,7 +272,7 @@ func TestOnlyTheClusterReservesCPU(t *testing.T) {
 	})
 }
 
-// Nobody looks at all pods again because a status was written.
+// A write of a status makes nobody look at all pods again.
 func TestAPolicyThatSaysTheSameIsNoChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := follow(t)
@@ -285,7 +287,7 @@ func TestAPolicyThatSaysTheSameIsNoChange(t *testing.T) {
 	})
 }
 
-// For each field by itself: the namespace's, or the cluster's, or what held without both.
+// Each field by itself is the namespace's, or else the cluster's, or else what held without both.
 func TestPrecedenceProperties(t *testing.T) {
 	quantity := func(t *rapid.T, label string) *resource.Quantity {
 		if !rapid.Bool().Draw(t, "has "+label) {
@@ -348,7 +350,7 @@ func TestPrecedenceProperties(t *testing.T) {
 	})
 }
 
-// Whatever a policy says, it gives no more than the cluster's max-mode, and its bounds are what it says or none.
+// No policy gives more than the cluster's max-mode, and its bounds are what it says or none.
 func TestPolicyProperties(t *testing.T) {
 	modes := rapid.SampledFrom([]api.Mode{"", api.ModeObserve, api.ModeLend, api.ModeFull})
 	rank := map[api.Mode]int{api.ModeObserve: 0, api.ModeLend: 1, api.ModeFull: 2}

@@ -1,7 +1,6 @@
-// Package settings tells how far Libra goes: what the ConfigMap config-libra and the
-// HarvestPolicy libra-system/default say of all functions, and what a namespace's
-// HarvestPolicy, or a label of a namespace or a node, says otherwise. All parts of Libra
-// that change something follow the same settings, live.
+// Package settings says how far Libra goes: what the ConfigMap config-libra and the HarvestPolicy libra-system/default say
+// about all functions, and what a namespace's HarvestPolicy, or a label of a namespace or a node, says otherwise. All parts
+// of Libra that change something follow the same settings, live.
 package settings
 
 import (
@@ -21,9 +20,9 @@ const (
 	// Namespace and ConfigMap name the object that holds the settings.
 	Namespace = "libra-system"
 	ConfigMap = "config-libra"
-	// AgentNamespace is where the node agents are, and Namespace where Libra's other parts.
+	// AgentNamespace is the namespace of the node agents. Libra's other parts are in Namespace.
 	AgentNamespace = "libra-node"
-	// Agent is the DaemonSet there, and Resizer the resizer's Deployment.
+	// Agent is the node agents' DaemonSet, and Resizer the resizer's Deployment.
 	Agent   = "libra-agent"
 	Resizer = "libra-resizer"
 
@@ -35,41 +34,41 @@ const (
 	exampleKey   = "_example"
 )
 
-// Settings hold for every function, namespace and node that does not say otherwise.
+// Settings hold for every function, namespace and node for which nothing says otherwise.
 type Settings struct {
 	Mode api.Mode
-	// MaxMode is how far Libra goes at most, also with a function that says more.
+	// MaxMode is the most that any function's mode may be, even if the function asks for more.
 	MaxMode api.Mode
 	Source  api.Source
 	// CPUReserveMilli is how much of a node's allocatable CPU no container may use beyond
 	// its user allocation.
 	CPUReserveMilli int64
-	// MinLoan is the least time that a loan of CPU must last to pay.
+	// MinLoan is the least time that a loan of CPU must last to be worth it.
 	MinLoan time.Duration
-	// SafeguardPercent is how much of what a donor of CPU was left it uses when it gets everything back, in percent. A
-	// right prediction of CPU is no more than that of what a donor keeps (section 8.8 of the paper sweeps it).
+	// SafeguardPercent is the percentage of the CPU left to a donor at which its use makes the safeguard give everything back.
+	// A donor keeps so much that a right prediction of its CPU is no more than that (section 8.8 of the paper sweeps it).
 	SafeguardPercent int64
-	// Domain is the lending domain that a HarvestPolicy names; empty is the namespace's own. See DomainOf.
+	// Domain is the lending domain that a HarvestPolicy names, or empty for the namespace's own. See DomainOf.
 	Domain string
 	// Platform are the namespaces whose pods wait for CPU on behalf of the functions.
 	Platform Namespaces
-	// Placement is how the pod of a request is chosen where no PlacementPolicy says it.
+	// Placement is how the pod of a request is chosen if no PlacementPolicy says so.
 	Placement api.Placement
 	Bounds    Bounds
 }
 
-// Bounds hold for revisions without an annotation that says otherwise.
+// Bounds hold for revisions whose annotations do not say otherwise.
 type Bounds struct {
 	// MaxCPUMilli is the most CPU that a container may use under source node; 0 is all that the node can give.
 	MaxCPUMilli int64
-	// Keep is what a donor keeps at least.
+	// Keep is the least that a donor keeps.
 	Keep api.Resources
 }
 
-// Namespaces are names of namespaces, sorted, with commas between: two can be compared.
+// Namespaces are sorted names of namespaces, separated by commas, so that two can be compared.
 type Namespaces string
 
-// Has says whether a namespace is among them.
+// Has reports whether a namespace is one of them.
 func (n Namespaces) Has(namespace string) bool {
 	for name := range strings.SplitSeq(string(n), ",") {
 		if name == namespace && name != "" {
@@ -79,22 +78,22 @@ func (n Namespaces) Has(namespace string) bool {
 	return false
 }
 
-// Default changes nothing on the cluster.
+// Default changes nothing on the cluster unless an annotation asks for it.
 var Default = Settings{
 	Mode: api.ModeObserve, MaxMode: api.ModeFull, Source: api.SourceNode, MinLoan: 100 * time.Millisecond, SafeguardPercent: 80,
 	Platform: "istio-system,knative-serving,kourier-system,kserve", Placement: api.PlacementDefault,
 }
 
-// Absent hold without the ConfigMap: nothing is changed, whatever an annotation says. Who deletes all that Libra is made of
-// has every pod whole then.
+// Absent holds without the ConfigMap: nothing is changed, whatever an annotation says. Deleting all of Libra's objects thus
+// makes every pod whole.
 var Absent = func() Settings {
 	s := Default
 	s.MaxMode = api.ModeObserve
 	return s
 }()
 
-// DomainOf is the lending domain of a namespace's functions, which these settings are For, as the pool knows it. One of
-// the namespace's name is its own. No namespace is called as any other is.
+// DomainOf returns the lending domain of a namespace's functions as the pool knows it. The settings must be those For the
+// namespace. A domain with the namespace's name is its own. Any other has a name that no namespace can have.
 func (s Settings) DomainOf(namespace string) string {
 	if s.Domain == "" || s.Domain == namespace {
 		return namespace
@@ -102,8 +101,8 @@ func (s Settings) DomainOf(namespace string) string {
 	return "domain/" + s.Domain
 }
 
-// ModeOf is the mode of a revision, or of a pod of it, with the annotations. One that cannot be
-// read is ModeObserve; who tells the user is the activator.
+// ModeOf returns the mode of a revision, or of a pod of it, with the annotations. A mode that cannot be read counts as
+// ModeObserve; it is the activator that tells the user.
 func (s Settings) ModeOf(annotations map[string]string) api.Mode {
 	mode := s.Mode
 	if value, ok := annotations[api.ModeAnnotation]; ok {
@@ -112,13 +111,12 @@ func (s Settings) ModeOf(annotations map[string]string) api.Mode {
 	return mode.AtMost(s.MaxMode)
 }
 
-// Parse reads a ConfigMap's data as a part of Libra does that starts.
+// Parse reads a ConfigMap's data like a part of Libra that starts.
 func Parse(data map[string]string) (Settings, error) { return Default.Edit(data) }
 
-// Edit are the settings after a ConfigMap that said s says data. A key that cannot be read
-// stays what it was, but for MaxMode, which is ModeObserve then. The error says of all of them
-// at once what is wrong and what holds; the other keys hold all the same, so that parts of Libra
-// that began at different times differ by no more than they must.
+// Edit returns the settings after a ConfigMap that said s says data. A key that cannot be read stays as it was, except for
+// MaxMode, which becomes ModeObserve. The error says what is wrong with all of them, and what holds instead. The other keys
+// hold all the same, so that parts of Libra that started at different times differ as little as possible.
 func (s Settings) Edit(data map[string]string) (Settings, error) {
 	edited := Default
 	var errs []error
@@ -129,7 +127,7 @@ func (s Settings) Edit(data map[string]string) (Settings, error) {
 		case modeKey:
 			err = edit(&edited.Mode, s.Mode, string(s.Mode), value, api.ParseMode)
 		case maxModeKey:
-			// Who means to turn something off and mistypes it is not to be answered with more.
+			// A mistyped attempt to turn something off must not turn on more.
 			err = edit(&edited.MaxMode, api.ModeObserve, string(api.ModeObserve), value, api.ParseMode)
 		case sourceKey:
 			err = edit(&edited.Source, s.Source, string(s.Source), value, api.ParseSource)
@@ -148,7 +146,7 @@ func (s Settings) Edit(data map[string]string) (Settings, error) {
 	return edited, errors.Join(errs...)
 }
 
-// edit sets one setting to a value, or to what it was, which is shown, when it cannot be read.
+// edit sets a setting to a value, or if the value cannot be read to what it was, which the error shows as shown.
 func edit[T any](to *T, was T, shown, value string, parse func(string) (T, error)) error {
 	parsed, err := parse(value)
 	if err != nil {
@@ -162,7 +160,7 @@ func edit[T any](to *T, was T, shown, value string, parse func(string) (T, error
 // mostCPU is more than any node has, in cores.
 const mostCPU = 1 << 20
 
-// mostMinLoan is longer than Knative lets a request take by default, so that nothing is lent.
+// mostMinLoan is longer than Knative lets a request take by default, so with it nothing is lent.
 const mostMinLoan = time.Hour
 
 func parseNamespaces(value string) (Namespaces, error) {

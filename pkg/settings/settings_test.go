@@ -89,8 +89,9 @@ func TestParseNamesAllThatIsWrong(t *testing.T) {
 	}
 }
 
-// A key that cannot be read stays what it was, whatever else the edit says; one that is gone
-// is the default. What bounds all modes changes nothing while it cannot be read.
+// A key that cannot be read stays as it was, whatever else the edit says. A key that is gone gets
+// its default. max-mode, which bounds all modes, makes Libra change nothing while it cannot be
+// read.
 func TestEditKeepsWhatCannotBeRead(t *testing.T) {
 	was := Settings{Mode: api.ModeFull, MaxMode: api.ModeLend, Source: api.SourceOwners, MinLoan: Default.MinLoan, SafeguardPercent: 80, Platform: "a,b", Placement: api.PlacementStock}
 	for name, tc := range map[string]struct {
@@ -123,10 +124,10 @@ func TestEditKeepsWhatCannotBeRead(t *testing.T) {
 	}
 }
 
-// Whatever edits were made before, bad ones among them: each key by itself is what it was
-// last set to in a way that can be read, since it was last not there; a part that starts, and
-// saw none of them, has the same but for keys that cannot be read, which are the default. Of both,
-// max-mode is observe while it cannot be read.
+// After any edits, bad ones among them, each key by itself has the last value that could be read
+// since the key was last absent. A part that starts now, and saw none of the edits, agrees except
+// for keys that cannot be read, which have their default. For both, max-mode is observe while it
+// cannot be read.
 func TestEditsOfKeysAreTheirOwn(t *testing.T) {
 	values := map[string][]string{
 		"mode": {"observe", "lend", "full", "on", ""}, "max-mode": {"observe", "lend", "full", "on", ""}, "source": {"node", "owners", "pool"},

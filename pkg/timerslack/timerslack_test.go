@@ -22,7 +22,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// program prints its ID, before and after, and the slack of some of its threads.
+// program prints its process ID, before and after, and the slack of some of its threads.
 func program() {
 	fmt.Println("pid", os.Getpid())
 	if err := Widen(); err != nil {
@@ -34,7 +34,7 @@ func program() {
 	var printing sync.Mutex
 	for range 3 {
 		threads.Go(func() {
-			runtime.LockOSThread() // and never unlocks, so that each has one of its own
+			runtime.LockOSThread() // never unlocked, so that each has a thread of its own
 			got, err := unix.PrctlRetInt(unix.PR_GET_TIMERSLACK, 0, 0, 0, 0)
 			printing.Lock()
 			defer printing.Unlock()
