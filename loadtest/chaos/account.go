@@ -11,31 +11,32 @@ import (
 	"libra.dev/libra/pkg/api"
 )
 
-// tolerated is how long the sum of the limits may be too high (from a donor's restore
-// until its borrowers are shrunk), and what is shorter is no sign that a pod was left
-// away from its allocation: a restore takes its time.
+// tolerated is how long the limits may add up to too much, from the restore of a donor
+// until its borrowers are lowered. A pod that is away from its allocation for no longer
+// than that does not count as left there: a restore takes time.
 const tolerated = 100 * time.Millisecond
 
-// request is what became of one request.
+// request is the outcome of one request.
 type request struct {
 	function    string
 	sent, ended time.Time
 	err         string // empty when the answer was right
 }
 
-// excuse is for failed requests that were in flight through what a fault killed.
+// excuse excuses requests that failed while they were in flight through a part that a fault
+// killed.
 type excuse struct {
-	function string // empty: every one
+	function string // empty: every function
 	from, to time.Time
 }
 
-// covers says whether a request was on its way at any time from the kill until the
-// killed part was back.
+// covers reports whether the request was in flight at any time between the kill and the
+// return of the killed part.
 func (e excuse) covers(r request) bool {
 	return (e.function == "" || e.function == r.function) && !r.sent.After(e.to) && !r.ended.Before(e.from)
 }
 
-// tally counts requests. Of the failed ones, those without an excuse are returned.
+// tally counts failed and excused requests, and returns the failed ones without an excuse.
 func tally(requests []request, excuses []excuse) (failed, excused int, unexcused []request) {
 	for _, r := range requests {
 		if r.err == "" {
@@ -55,8 +56,8 @@ func tally(requests []request, excuses []excuse) (failed, excused int, unexcused
 	return failed, excused, unexcused
 }
 
-// episode is a time during which something was so. It begins with the first sample and
-// ends with the last that shows it.
+// episode is a period in which something held. It begins with the first sample that shows
+// it and ends with the last.
 type episode struct{ from, to time.Time }
 
 func (e episode) length() time.Duration { return e.to.Sub(e.from) }
@@ -64,8 +65,8 @@ func (e episode) length() time.Duration { return e.to.Sub(e.from) }
 // excess is an episode in which the limits added up to more than is owed.
 type excess struct {
 	episode
-	most int64    // milli CPU by which they did
-	at   []sample // those that were not at what they are owed, at the worst
+	most int64    // the largest excess, in milli CPU
+	at   []sample // the samples away from what they are owed, at the largest excess
 }
 
 func (e *excess) observe(now time.Time, by int64, samples []sample) {
@@ -77,23 +78,23 @@ func (e *excess) observe(now time.Time, by int64, samples []sample) {
 	e.at = slices.DeleteFunc(slices.Clone(samples), func(s sample) bool { return s.limits == s.owed })
 }
 
-// breach is an episode of something wrong.
+// breach is an episode in which a rule was broken.
 type breach struct {
 	episode
-	what string // at its beginning
+	what string // as first seen
 }
 
-// tracker makes episodes of moments.
+// tracker turns moments into episodes.
 type tracker struct {
-	away   map[string][]episode // by pod, or by its weight
+	away   map[string][]episode // by pod, or by podWeight.name
 	over   []excess
-	broken map[string][]breach // by whom it is
+	broken map[string][]breach // by pod, or by podWeight.name
 	shares *shares
-	below  time.Duration // the longest that a pod was below its ceiling
+	below  time.Duration // the longest time that a pod was below its ceiling
 	lows   map[string]time.Time
-	open   map[string]bool // what of away goes on
-	wrong  map[string]bool // what of broken goes on
-	high   bool            // the last of over goes on
+	open   map[string]bool // keys of away whose last episode is in progress
+	wrong  map[string]bool // keys of broken whose last episode is in progress
+	high   bool            // the last episode of over is in progress
 }
 
 func newTracker() *tracker {
@@ -101,7 +102,7 @@ func newTracker() *tracker {
 		lows: map[string]time.Time{}, open: map[string]bool{}, wrong: map[string]bool{}}
 }
 
-// observe takes in a moment.
+// observe adds a moment.
 func (t *tracker) observe(m moment) {
 	open := map[string]bool{}
 	off := func(of string) {
@@ -146,7 +147,7 @@ func (t *tracker) observe(m moment) {
 	t.open, t.wrong, t.high = open, broken, high
 }
 
-// low takes in whether a pod is below its ceiling.
+// low tracks how long a pod has been below its ceiling.
 func (t *tracker) low(s sample, now time.Time) {
 	if s.limits.CPUMilli >= s.ceiling {
 		delete(t.lows, s.pod)
@@ -160,8 +161,8 @@ func (t *tracker) low(s sample, now time.Time) {
 	t.below = max(t.below, now.Sub(since))
 }
 
-// longestAway is the longest time that any pod, or its weight, was away and nothing covered
-// it.
+// longestAway returns the longest time that a pod, or its weight, was away with nothing to
+// cover it.
 func (t *tracker) longestAway() time.Duration {
 	var longest time.Duration
 	for _, list := range t.away {
@@ -172,8 +173,8 @@ func (t *tracker) longestAway() time.Duration {
 	return longest
 }
 
-// wholeAfter is how long after end the last pod came back to what it is at rest, or to
-// what something covers.
+// wholeAfter returns how long after end the last pod came back to its state at rest, or to
+// one that something covers.
 func (t *tracker) wholeAfter(end time.Time) time.Duration {
 	var last time.Duration
 	for _, list := range t.away {
@@ -186,17 +187,18 @@ func (t *tracker) wholeAfter(end time.Time) time.Duration {
 	return last
 }
 
-// violations are the times when more was in force than is owed in all.
+// violations returns the episodes in which the CPU limits in force added up to more than is
+// owed, for longer than tolerated.
 func (t *tracker) violations() []excess {
 	return slices.DeleteFunc(slices.Clone(t.over), func(e excess) bool { return e.length() <= tolerated })
 }
 
-// breaches are all the times when something else was against the rules.
+// breaches returns the episodes in which any other rule was broken.
 func (t *tracker) breaches() []breach {
 	return slices.Concat(slices.Concat(slices.Collect(maps.Values(t.broken))...), t.shares.breaches())
 }
 
-// forbidden lists what of a pod's spec Libra must never have changed. first is the pod
+// forbidden lists the changes to a pod's spec that Libra must never make. first is the pod
 // as it was first seen.
 func forbidden(first, now *corev1.Pod) []string {
 	managed := api.OptedIn(now.Labels)

@@ -76,7 +76,7 @@ func TestAwayIsWhatNoBalanceCovers(t *testing.T) {
 	}
 }
 
-// watchFor observes every 10 ms for a time what limits say.
+// watchFor observes the samples every 10 ms between two times.
 func watchFor(tr *tracker, from, to float64, v view, samples ...sample) {
 	for now := at(from); now.Before(at(to)); now = now.Add(10 * time.Millisecond) {
 		tr.observe(moment{at: now, view: v, samples: samples})
@@ -238,7 +238,7 @@ func TestCeilings(t *testing.T) {
 		if got := s.away(pool.Balance{}, false); got == c.rests {
 			t.Errorf("%s: away is %t", name, got)
 		}
-		// What is on loan among owners covers nothing here.
+		// Loans between owners cover nothing under a ceiling.
 		if got := s.away(pool.Balance{Borrowed: res(5000, 0), Lent: res(5000, 0)}, true); got == c.held {
 			t.Errorf("%s, and it may be held: away is %t", name, got)
 		}
@@ -257,7 +257,7 @@ func TestCeilings(t *testing.T) {
 			t.Errorf("%s: ceilings add up to %v too much", name, m.excess())
 		}
 	}
-	// A nudge raises what has no room above it.
+	// A nudge raises even a limit with no room above it.
 	low := sample{pod: "default/p", owed: res(700, 256), limits: res(700+nudgeMilli, 256), ceiling: 700}
 	if !low.inBounds() {
 		t.Error("a nudge of what is owed as much as its ceiling is against the rules")

@@ -17,8 +17,8 @@ const (
 	bystanderImage = "libra-fn-spin"
 )
 
-// crowd brings a pod that did not opt in and always wants both CPUs, so that functions are
-// held to their allocations for it.
+// crowd creates a bystander that always wants both CPUs, so that functions are held to
+// their allocations.
 func (c *cluster) crowd(ctx context.Context) error {
 	image, err := c.Image(bystanderImage)
 	if err != nil {
@@ -32,7 +32,7 @@ func (c *cluster) crowd(ctx context.Context) error {
 	return err
 }
 
-// disperse takes the pod away, if it is there.
+// disperse deletes the bystander, if there is one.
 func (c *cluster) disperse(ctx context.Context) error {
 	pods := c.Kube.CoreV1().Pods(rig.Namespace)
 	err := pods.Delete(ctx, bystanderName, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)})

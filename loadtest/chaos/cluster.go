@@ -40,15 +40,15 @@ const (
 	readyTimeout = 2 * time.Minute
 )
 
-// place is where the pod of a part is that does its work: the only one, or of several the one
-// that holds their lease.
+// place says where to find the pod that does a part's work: the only one or, of several, the
+// one that holds their lease.
 type place struct {
 	namespace, selector, lease string
-	// home says that of several nodes the pod of the functions' one is meant.
+	// home selects, on a box of several nodes, the pod on the functions' node.
 	home bool
 }
 
-// places are the parts that are pods. The kubelet and the API server are processes.
+// places has the parts that run in pods. The kubelet and the API server are processes.
 var places = map[part]place{
 	activator:  {namespace: servingNamespace, selector: "app=activator"},
 	predictor:  {namespace: rig.LibraNamespace, selector: "serving.kserve.io/inferenceservice=libra"},
@@ -57,7 +57,7 @@ var places = map[part]place{
 	agent:      {namespace: settings.AgentNamespace, selector: "app=libra-agent", home: true},
 }
 
-// components are the names that the box gives to its processes.
+// components has the box's names for its processes.
 var components = map[part]string{kubelet: "kubelet", apiServer: "kube-apiserver"}
 
 // cluster is the box, with Libra and its functions on it.
@@ -66,13 +66,13 @@ type cluster struct {
 	pool  *pool.Redis
 	redis *redis.Client
 	box   string // the box's command
-	// processes are those of components.
+	// processes has the processes of components.
 	processes map[part]*os.Process
-	maxMemory string // of Redis, as its Deployment says
+	maxMemory string // of Redis, from its Deployment
 }
 
-// newCluster finds everything on the box. First it lets go on what an interrupted run
-// may have left stopped: with a stopped API server nothing else can be found.
+// newCluster finds everything on the box. It first resumes what an interrupted run may have
+// left stopped: while the API server is stopped, nothing else can be found.
 func newCluster(ctx context.Context, o rig.Options, box string, out io.Writer) (*cluster, error) {
 	status, statusErr := boxStatus(ctx, box)
 	processes, err := processesOf(status)
@@ -106,12 +106,13 @@ func newCluster(ctx context.Context, o rig.Options, box string, out io.Writer) (
 	if err := c.mend(ctx); err != nil {
 		return nil, err
 	}
-	// A pool that this binary cannot read would make every pod look away.
+	// With a pool that this binary cannot read, every pod would seem to be away.
 	_, err = c.pool.Read(ctx, c.Home)
 	return c, err
 }
 
-// boxStatus waits no longer for a stopped API server than it takes to print the processes.
+// boxStatus runs `box status`, which prints the processes first. With a stopped API server,
+// it waits no longer for the rest than apiTimeout.
 func boxStatus(ctx context.Context, box string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
 	defer cancel()
@@ -129,7 +130,7 @@ func (c *cluster) mend(ctx context.Context) error {
 			for _, s := range pods.Items[i].Status.ContainerStatuses {
 				found, err := containers.Find(containerID(s))
 				if err != nil {
-					continue // it does not run
+					continue // it is not running
 				}
 				processes, err := found.Processes()
 				if err != nil {
@@ -155,7 +156,7 @@ func (c *cluster) mend(ctx context.Context) error {
 	return c.redis.ConfigSet(ctx, "maxmemory", c.maxMemory).Err()
 }
 
-// hasLibra says whether the activator in place is Libra's.
+// hasLibra reports whether the activator in place is Libra's.
 func (c *cluster) hasLibra(ctx context.Context) (bool, error) {
 	d, err := c.Kube.AppsV1().Deployments(servingNamespace).Get(ctx, "activator", metav1.GetOptions{})
 	if err != nil {
@@ -168,11 +169,11 @@ func (c *cluster) hasLibra(ctx context.Context) (bool, error) {
 
 func (c *cluster) close() { _ = errors.Join(c.pool.Close(), c.redis.Close()) }
 
-// processesOf reads the components' pids in what `box status` printed. Of several nodes, the
-// kubelet is that of the functions' one.
+// processesOf reads the components' pids from the output of `box status`. With several nodes,
+// the kubelet is that of the functions' node.
 func processesOf(status []byte) (map[part]*os.Process, error) {
 	found := map[part]*os.Process{}
-	control := true // as long as no other node's are listed
+	control := true // until another node is listed
 	lines := bufio.NewScanner(bytes.NewReader(status))
 	for lines.Scan() {
 		fields := strings.Fields(lines.Text())
@@ -217,13 +218,13 @@ type running struct {
 	restarts int32
 }
 
-// ready waits for the pod of a part.
+// ready waits until a part's pod is ready, and returns its container.
 func (c *cluster) ready(ctx context.Context, p part) (running, error) {
 	return c.readyOf(ctx, places[p], "")
 }
 
-// readyOf waits for the pod of a place, and for its first container (of a
-// function, the user container); not is a container that it must not be.
+// readyOf waits until the pod at a place is ready, and returns its container (of a function,
+// the user container). not is the ID of a container that no longer counts.
 func (c *cluster) readyOf(ctx context.Context, at place, not string) (found running, err error) {
 	err = rig.Eventually(ctx, readyTimeout, func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, apiTimeout)
@@ -269,9 +270,9 @@ func (c *cluster) readyOf(ctx context.Context, at place, not string) (found runn
 	return found, err
 }
 
-// fresh is the part's container, after a new pod where it was restarted before: the
-// kubelet waits longer and longer before it starts a container once more. The next of
-// several pods may have been restarted before, too.
+// fresh returns the part's container. If that was restarted before, fresh deletes the pod and
+// takes its successor, because the kubelet backs off longer with each restart. With several
+// pods, the next one may have been restarted before, too.
 func (c *cluster) fresh(ctx context.Context, at place) (running, error) {
 	found, err := c.readyOf(ctx, at, "")
 	for err == nil && found.restarts > 0 {
@@ -287,7 +288,7 @@ func placeOf(function string) place {
 	return place{namespace: rig.Namespace, selector: serving.ServiceLabelKey + "=" + function}
 }
 
-// awaitFunctions waits until each function has its pod.
+// awaitFunctions waits until each function has a ready pod.
 func (c *cluster) awaitFunctions(ctx context.Context) error {
 	for _, f := range schedule.All {
 		if _, err := c.readyOf(ctx, placeOf(f), ""); err != nil {

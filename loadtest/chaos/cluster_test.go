@@ -47,7 +47,8 @@ node box is Ready
 	}
 }
 
-// Of several nodes, the kubelet is that of the functions' one, and no worker has an API server.
+// With several nodes, the kubelet is that of the functions' node; no worker has an API
+// server.
 func TestComponentsOfTheFunctionsNode(t *testing.T) {
 	const status = `node box
 COMPONENT        PID       UP     STATE
@@ -76,7 +77,7 @@ node w2 is Ready
 	}
 }
 
-// Who strikes another pod than the one that holds the lease breaks nothing.
+// Striking a pod that does not hold the lease would break nothing.
 func TestOfSeveralPodsTheOneWithTheLeaseIsStruck(t *testing.T) {
 	at := places[controller]
 	replica := func(name string, restarts int32) *corev1.Pod {
@@ -94,7 +95,7 @@ func TestOfSeveralPodsTheOneWithTheLeaseIsStruck(t *testing.T) {
 		t.Errorf("got %s in pod %q, %v; want in-b in pod b, which holds the lease", found.id, found.pod.Name, err)
 	}
 
-	// That one was restarted, so that it makes way for the other.
+	// The holder was restarted before, so it makes way for the other pod.
 	client.PrependReactor("delete", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
 		lease.Spec.HolderIdentity = ptr.To("a")
 		return false, nil, client.Tracker().Update(coordinationv1.SchemeGroupVersion.WithResource("leases"), lease, at.namespace)
@@ -109,7 +110,7 @@ func TestSenderChecksTheAnswer(t *testing.T) {
 	for name, c := range map[string]struct {
 		status int
 		did    map[string]int64
-		want   string // in the error; empty when there is to be none
+		want   string // in the error; empty if there should be none
 	}{
 		"right":       {http.StatusOK, map[string]int64{"bytes": 5}, ""},
 		"wrong":       {http.StatusOK, map[string]int64{"bytes": 4}, "bytes is 4, not 5"},

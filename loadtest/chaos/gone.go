@@ -15,8 +15,8 @@ import (
 	"libra.dev/libra/pkg/settings"
 )
 
-// deployments are the parts that are gone when they are scaled down, with as many pods as the
-// manifests give them, and agentSet the one that is when its pods may run nowhere.
+// deployments has the parts that go away when they are scaled down, with as many pods as the
+// manifests give them. agentSet goes away when its pods may run nowhere.
 var deployments = map[part]deployment{redisPart: {"redis", 1}, controller: {"libra-resizer", 2}}
 
 type deployment struct {
@@ -30,7 +30,7 @@ const (
 	nowhereKey = "chaos.libra.dev/nowhere"
 )
 
-// beGone takes a part away for a while.
+// beGone takes a part away for a while, and brings it back.
 func (c *cluster) beGone(ctx context.Context, t target, l *load) (struck, error) {
 	s, err := c.away(ctx, t, l)
 	t.back()
@@ -43,16 +43,16 @@ func (c *cluster) beGone(ctx context.Context, t target, l *load) (struck, error)
 	return s, err
 }
 
-// away returns when the part has been gone for as long as it is to be.
+// away takes the part away, and returns after t.length.
 func (c *cluster) away(ctx context.Context, t target, l *load) (s struck, err error) {
 	switch t.part {
 	case agent:
-		// The controller and the kubelet are there all the time.
+		// The controller and the kubelet keep running, and can repair from now on.
 		s.due = time.Now()
 		err = c.vanish(ctx, t)
 	case controller:
 		if err = c.scale(ctx, t.part, 0); err == nil {
-			// A new pod comes to be ready, and nobody sets its ceiling.
+			// A new pod becomes ready, and nothing sets its ceiling.
 			s, err = c.removePod(ctx, *t.meanwhile, l)
 		}
 	default:
@@ -64,7 +64,8 @@ func (c *cluster) away(ctx context.Context, t target, l *load) (s struck, err er
 	return s, rig.Pause(ctx, t.length)
 }
 
-// vanish ends the agent where it does not give anything back, and has nobody start it again.
+// vanish ends the agent without letting it give anything back, and keeps it from being
+// started again.
 func (c *cluster) vanish(ctx context.Context, t target) (err error) {
 	defer func() {
 		if err != nil {
@@ -74,7 +75,7 @@ func (c *cluster) vanish(ctx context.Context, t target) (err error) {
 		}
 	}()
 	for _, p := range t.processes {
-		// Stopped, it does no more, and hears of nothing until the kubelet kills it.
+		// A stopped agent does nothing more, and notices nothing until the kubelet kills it.
 		if err := p.Signal(syscall.SIGSTOP); err != nil {
 			return fmt.Errorf("stop process %d of %s: %w", p.Pid, t.part, err)
 		}
@@ -85,7 +86,7 @@ func (c *cluster) vanish(ctx context.Context, t target) (err error) {
 	return c.Kube.CoreV1().Pods(t.at.namespace).Delete(ctx, t.running.pod.Name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](1)})
 }
 
-// bringBack has a part run again that was gone, also when it was not.
+// bringBack has a part run again. It does no harm if the part was not gone.
 func (c *cluster) bringBack(ctx context.Context, p part) error {
 	if p == agent {
 		return c.placeAgents(ctx, map[string]any{nowhereKey: nil})
@@ -93,7 +94,7 @@ func (c *cluster) bringBack(ctx context.Context, p part) error {
 	return c.scale(ctx, p, deployments[p].replicas)
 }
 
-// bringAllBack is for what an interrupted run left.
+// bringAllBack brings back whatever an interrupted run left away.
 func (c *cluster) bringAllBack(ctx context.Context) error {
 	errs := []error{c.bringBack(ctx, agent)}
 	for p := range deployments {
@@ -108,8 +109,7 @@ func (c *cluster) scale(ctx context.Context, p part, replicas int) error {
 	return err
 }
 
-// placeAgents says what labels a node must have for an agent; nil is for one that it need
-// not have any more.
+// placeAgents sets labels that a node must have to get an agent; nil drops a label.
 func (c *cluster) placeAgents(ctx context.Context, labels map[string]any) error {
 	change := map[string]any{"spec": map[string]any{"template": map[string]any{"spec": map[string]any{"nodeSelector": labels}}}}
 	_, err := c.Kube.AppsV1().DaemonSets(settings.AgentNamespace).Patch(ctx, agentSet, types.MergePatchType, patch(change), metav1.PatchOptions{})

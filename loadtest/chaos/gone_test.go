@@ -22,7 +22,7 @@ import (
 	"libra.dev/libra/pkg/settings"
 )
 
-// partsOf are Libra's parts on a cluster, the agent in a pod.
+// partsOf returns a cluster with Libra's parts, the agent in a pod.
 func partsOf() *fake.Clientset {
 	meta := func(namespace, name string) metav1.ObjectMeta {
 		return metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{"app": name}}
@@ -35,7 +35,8 @@ func partsOf() *fake.Clientset {
 	return client
 }
 
-// there says how many replicas each part may have; an agent that may run nowhere has none.
+// there returns how many replicas each part may have; an agent that may run nowhere has
+// none.
 func there(t *testing.T, client *fake.Clientset) map[part]int32 {
 	t.Helper()
 	found := map[part]int32{}

@@ -18,35 +18,35 @@ import (
 )
 
 const (
-	// tiny is a memory limit of Redis, in bytes, that is full when it is empty.
+	// tiny is a memory limit, in bytes, that even an empty Redis exceeds.
 	tiny    = "1"
 	flushes = 3
-	// flips are to the other source and back.
+	// flips is how often the source changes to the other one and back.
 	flips = 2
-	// undoTimeout bounds what sets things right, which nothing interrupts.
+	// undoTimeout bounds the undoing of a fault, which nothing interrupts.
 	undoTimeout = 10 * time.Second
-	// busyTimeout is how long to wait for a request to be in mid-invocation.
+	// busyTimeout is how long to wait until a request is in flight.
 	busyTimeout = 20 * time.Second
 )
 
-// target is what one fault hits, found before: while it lasts, the API server may not
-// answer.
+// target is what one fault hits. It is found beforehand, because the API server may not
+// answer during the fault.
 type target struct {
 	fault
 	source    api.Source // of the trial
-	function  string     // of a pod
+	function  string     // of the pod, if one is hit
 	at        place
 	running   running
 	processes []*os.Process // of a component, or of the agent
 	meanwhile *target       // what else is hit while the part is gone
-	back      func()        // is told when the part may run again, if that is before the end
+	back      func()        // called when the part may run again, if that is before the end
 }
 
-// struck is what a fault that is over leaves to judge by.
+// struck is what a fault that is over leaves for the verdict.
 type struck struct {
 	excuses []excuse
-	// due is since when somebody ran who could put right what the fault left; zero when that
-	// is only since its end.
+	// due is the time from which something ran that could put right what the fault left;
+	// zero means from its end.
 	due time.Time
 }
 
@@ -75,7 +75,8 @@ func (c *cluster) aim(ctx context.Context, f fault, of trial) (t target, err err
 	}
 	switch {
 	case f.part == agent:
-		// It is to be hit while it holds something, which may be for some milliseconds.
+		// Found in advance: it must be hit while it holds something, which may last only
+		// milliseconds.
 		t.processes, err = processesIn(t.running.id)
 	case f.part == controller && f.action == gone:
 		var also target
@@ -85,8 +86,8 @@ func (c *cluster) aim(ctx context.Context, f fault, of trial) (t target, err err
 	return t, err
 }
 
-// strike makes the fault and returns when it is over. Whatever happens meanwhile, what it
-// stopped goes on and what it changed is changed back.
+// strike makes the fault and returns when it is over. Whatever happens, it resumes what it
+// stopped and changes back what it changed.
 func (c *cluster) strike(ctx context.Context, t target, l *load) (struck, error) {
 	if t.part == workerNode {
 		return struck{}, c.workerAway(ctx, t)
@@ -118,7 +119,7 @@ func (c *cluster) strike(ctx context.Context, t target, l *load) (struck, error)
 	return struck{}, fmt.Errorf("fault %s: nobody knows how to make it", t.name())
 }
 
-// killed kills what Kubernetes starts again, and waits for that.
+// killed kills something that Kubernetes restarts, and waits for the restart.
 func (c *cluster) killed(ctx context.Context, t target) (s struck, err error) {
 	from := time.Now()
 	if err := c.kill(t); err != nil {
@@ -150,13 +151,12 @@ func (c *cluster) restartComponent(ctx context.Context, p part) error {
 	return err
 }
 
-// flip has what is lent come from elsewhere and again from where it came before, some times
-// over.
+// flip switches the source to the other one and back, several times.
 func (c *cluster) flip(ctx context.Context, t target) (err error) {
 	defer func() {
 		err = errors.Join(err, c.setSource(context.WithoutCancel(ctx), t.source))
 	}()
-	const times = 2*flips - 1 // and at the end back for good
+	const times = 2*flips - 1 // the deferred call makes the last change, back
 	for i := range times {
 		to := other(t.source)
 		if i%2 == 1 {
@@ -192,7 +192,7 @@ func (c *cluster) pause(ctx context.Context, t target) (err error) {
 	return rig.Pause(ctx, t.length)
 }
 
-// resume lets a process go on; one that has ended needs it no more.
+// resume continues a stopped process. It ignores a process that has ended.
 func resume(p *os.Process) error {
 	if err := p.Signal(syscall.SIGCONT); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("let process %d go on: %w", p.Pid, err)
@@ -217,7 +217,7 @@ func (c *cluster) kill(t target) error {
 		}
 	}
 	for _, p := range processes {
-		// With the first goes the whole container.
+		// Killing the first ends the whole container.
 		if err := p.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
 			return fmt.Errorf("kill process %d of %s: %w", p.Pid, t.part, err)
 		}
@@ -225,7 +225,7 @@ func (c *cluster) kill(t target) error {
 	return nil
 }
 
-// fill leaves Redis no room: it refuses every command that may need more.
+// fill leaves Redis no memory, so that it refuses every command that may need more.
 func (c *cluster) fill(ctx context.Context, t target) (err error) {
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
@@ -252,8 +252,8 @@ func (c *cluster) flush(ctx context.Context, t target) error {
 	return nil
 }
 
-// removePod evicts or deletes a function's pod in mid-invocation. Only what was sent
-// until then is excused: what comes later is for the pod's successor.
+// removePod evicts or deletes a function's pod in mid-invocation. It excuses only requests
+// that were sent by then: later ones are for the pod's successor.
 func (c *cluster) removePod(ctx context.Context, t target, l *load) (s struck, err error) {
 	if err := awaitBusy(ctx, l, t.function); err != nil {
 		return s, err

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// state is a process's, as the kernel tells it.
+// state returns the state of a process as the kernel reports it.
 func state(t *testing.T, pid int) byte {
 	t.Helper()
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
@@ -87,7 +87,7 @@ func TestAnUnknownFaultIsNamed(t *testing.T) {
 	}
 }
 
-// Whatever is to be struck is known by the kinds that there are.
+// Every kind has a known action and a part that can be found.
 func TestEveryKindCanBeMade(t *testing.T) {
 	known := []string{kill, killHolding, pause, pauseHolding, fill, flush, gone, evict, remove, restart, flip, cut}
 	for _, k := range kinds {

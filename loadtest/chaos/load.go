@@ -16,13 +16,13 @@ import (
 )
 
 const (
-	// loadLength is more than any trial takes.
+	// loadLength is longer than any trial.
 	loadLength = 4 * time.Minute
-	// requestTimeout is what a client waits for an answer.
+	// requestTimeout is how long a client waits for an answer.
 	requestTimeout = 50 * time.Second
 
 	warmTimeout = 2 * time.Minute
-	// A warm path answers this often in a row.
+	// A path is warm when it answers this often in a row.
 	warmAnswers = 3
 )
 
@@ -34,8 +34,8 @@ type sender struct {
 	corpus  []byte
 }
 
-// load sends the requests of a schedule when they are due, whatever became of those
-// before, until it is stopped.
+// load sends the requests of a schedule when they are due, whatever happened to
+// earlier ones, until it is stopped.
 type load struct {
 	stopSending context.CancelFunc
 	sending     chan struct{} // closed when no more are sent
@@ -57,7 +57,7 @@ func (s *sender) start(ctx context.Context, seed uint64) *load {
 			if rig.Pause(sendCtx, time.Until(start.Add(time.Duration(r.AtMS)*time.Millisecond))) != nil {
 				return
 			}
-			// One that was sent is let to its end.
+			// A request that was sent runs to its end.
 			l.answered.Go(func() { l.send(context.WithoutCancel(ctx), s, r) })
 		}
 	}()
@@ -80,8 +80,8 @@ func (l *load) send(ctx context.Context, s *sender, r schedule.Request) {
 	l.sent = append(l.sent, done)
 }
 
-// warm sends each function its smallest request until it answers as it should: what
-// fails after that is the fault's doing.
+// warm sends each function its smallest request until it answers correctly. Later
+// failures are then the fault's doing.
 func (s *sender) warm(ctx context.Context, seed uint64) error {
 	for function, r := range schedule.Smallest(schedule.Generate(seed, time.Minute, s.corpus)) {
 		inARow := 0
@@ -140,21 +140,21 @@ func (s *sender) send(ctx context.Context, r schedule.Request) error {
 	return nil
 }
 
-// busy says whether a request to a function is under way.
+// busy reports whether a request to a function is in flight.
 func (l *load) busy(function string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.inFlight[function] > 0
 }
 
-// optedIn says whether any request to a function that opted in is.
+// optedIn reports whether a request to any function that opted in is in flight.
 func (l *load) optedIn() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.ContainsFunc(schedule.Functions, func(f string) bool { return l.inFlight[f] > 0 })
 }
 
-// stop lets the requests under way end, and returns what became of all.
+// stop waits for the requests in flight, and returns the outcomes of all.
 func (l *load) stop() []request {
 	l.stopSending()
 	<-l.sending

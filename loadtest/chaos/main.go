@@ -1,5 +1,5 @@
 // Command chaos kills and pauses the parts of Libra and of Kubernetes on the box under
-// load, one by one and in pairs, and counts what that does to requests and to pods.
+// load, one by one and in pairs, and counts the effects on requests and pods.
 package main
 
 import (
@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	// swapLimit is more than it takes to put another activator in place.
+	// swapLimit is longer than it takes to replace the activator.
 	swapLimit = 8 * time.Minute
 
 	mostPairs = 100
@@ -127,12 +127,12 @@ func run(ctx context.Context, o options, out io.Writer) error {
 		err = errors.Join(err, v.write(out))
 	}
 	if err != nil {
-		return err // what was measured is not all, and no result
+		return err // an incomplete measurement is no result
 	}
 	return errors.Join(c.Write(ctx, v.metrics()), v.broken())
 }
 
-// plan checks the flags of the plan and makes it.
+// plan checks the flags that the plan depends on, and makes it.
 func (o options) plan() (libra, stock []trial, err error) {
 	if o.pairs < 0 || o.pairs > mostPairs {
 		return nil, nil, fmt.Errorf("--pairs is %d; it must be 0 to %d", o.pairs, mostPairs)
@@ -147,13 +147,14 @@ func (o options) plan() (libra, stock []trial, err error) {
 	return makePlan(o.Seed, o.pairs, o.only, sources, o.nodes > 1)
 }
 
-// swap puts Libra's activator in the stock one's place, or the stock one back.
+// swap replaces the stock activator by Libra's or, if libra is false, Libra's by the
+// stock one.
 func (o options) swap(ctx context.Context, libra bool) error {
 	ctx, cancel := context.WithTimeout(ctx, swapLimit)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, o.demo, "install", fmt.Sprintf("--activator=%t", libra),
 		"--kubeconfig", o.Kubeconfig, "--images", o.Images, "--out", filepath.Join(o.Out, "install"))
-	// A Ctrl-C is for us, who then put things right with it.
+	// A Ctrl-C must not reach the demo, which chaos still needs to put things right.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if said, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%s: %w: %s", strings.Join(cmd.Args, " "), err, strings.TrimSpace(string(said)))

@@ -10,27 +10,27 @@ import (
 )
 
 const (
-	// nudgeMilli is by how much the resizer raises a limit for a moment to make the
-	// kubelet write it, where an agent is gone: docs/resizer.md.
+	// nudgeMilli is by how much the resizer raises a limit for a moment, where an agent is
+	// gone, so that the kubelet writes it: docs/resizer.md.
 	nudgeMilli = 1
 
-	// weightsRest is how long after the last answer, or after the pool was lost, weights may
-	// be other than the kubelet's: the agent weighs every 100 ms, and takes a pod that uses
-	// CPU for one with a request.
+	// weightsRest is how long weights may differ from the kubelet's after the last answer, or
+	// after the pool was lost: the agent weighs every 100 ms, and takes a pod that uses CPU
+	// for one with a request.
 	weightsRest = time.Second
-	// holdRest is how long functions may be held for others after the last answer: 6.4 s at
-	// most, and a second to get back what they had (docs/sources.md).
+	// holdRest is how long functions may be held after the last answer: 6.4 s at most, and a
+	// second to get back what they had (docs/sources.md).
 	holdRest = 8 * time.Second
 )
 
-// view is what the pool last said.
+// view is the pool's last answer.
 type view struct {
 	at       time.Time // zero: nothing yet
 	balances map[string]pool.Balance
 }
 
-// of is what the pool entitles a pod to at a time. A pool that cannot be read for longer
-// than a lease entitles nobody.
+// of returns the balance of a pod at a time. Once the pool has not been read for longer than a
+// lease, no pod has one.
 func (v view) of(pod string, now time.Time) pool.Balance {
 	if v.at.IsZero() || now.Sub(v.at) > pool.LeaseTTL {
 		return pool.Balance{}
@@ -38,7 +38,7 @@ func (v view) of(pod string, now time.Time) pool.Balance {
 	return v.balances[pod]
 }
 
-// onLoan says whether anything is on loan.
+// onLoan reports whether anything is on loan.
 func (v view) onLoan() bool {
 	for _, b := range v.balances {
 		if !b.Lent.IsZero() || !b.Borrowed.IsZero() {
@@ -52,18 +52,19 @@ func (v view) onLoan() bool {
 type sample struct {
 	pod          string // namespace/name
 	owed, limits api.Resources
-	// ceiling is the milli CPU that the limit is to be under source node; 0 under owners.
+	// ceiling is the CPU limit that the container should have under source node, in milli CPU;
+	// 0 under owners.
 	ceiling int64
-	// stranger says that the pod did not opt in, so that its limits are never to change.
+	// stranger means that the pod did not opt in, so that its limits must never change.
 	stranger bool
 }
 
-// rest is what the CPU limit is while nothing is lent and nobody is held, in milli CPU.
+// rest returns the CPU limit, in milli CPU, while nothing is lent and nothing is held.
 func (s sample) rest() int64 { return max(s.owed.CPUMilli, s.ceiling) }
 
-// away says whether limits differ from what they are at rest in a way that nothing covers:
-// neither the balance, nor, of a function with a ceiling, that somebody may hold it to its
-// allocation. More memory than is owed harms nobody, and less is against the rules.
+// away reports whether the limits differ from those at rest and nothing covers that: neither
+// the balance nor, for a function with a ceiling, that it may be held. More memory than is
+// owed harms nobody; less is against the rules.
 func (s sample) away(b pool.Balance, held bool) bool {
 	if s.ceiling > 0 {
 		return s.limits.CPUMilli != s.rest() && !(held && s.inBounds())
@@ -72,46 +73,46 @@ func (s sample) away(b pool.Balance, held bool) bool {
 		s.limits.CPUMilli > s.owed.CPUMilli && b.Borrowed.CPUMilli == 0
 }
 
-// inBounds says that the CPU limit is one that a function with a ceiling may ever have. One
-// without any limit is not.
+// inBounds reports whether the CPU limit is one that a function with a ceiling may ever have.
+// No limit at all is not.
 func (s sample) inBounds() bool {
 	return s.limits.CPUMilli >= s.owed.CPUMilli && s.limits.CPUMilli > 0 &&
 		s.limits.CPUMilli <= max(s.ceiling, s.owed.CPUMilli+nudgeMilli)
 }
 
-// moment is all that is seen at one time.
+// moment is everything seen at one time.
 type moment struct {
 	at      time.Time
 	source  api.Source // empty with stock
 	view    view
 	samples []sample
-	// weights were all in force at once; none when that could not be seen.
+	// weights were all in force at once; nil if that could not be seen.
 	weights []podWeight
-	// agent says that the node agent runs, as far as chaos has not taken it away.
+	// agent means that the node agent runs, as far as chaos has not taken it away.
 	agent bool
-	// changing says that the source is being changed, so that limits may be as either has it.
+	// changing means that the source is being changed, so that limits may follow either one.
 	changing bool
-	busyAt   time.Time // when a request was last under way; zero when none was
+	busyAt   time.Time // when a request was last in flight; zero if none was
 }
 
-// weighs says that weights may be other than the kubelet's: under source node an agent gives
-// and takes them, by what the pool says, while requests are under way.
+// weighs reports whether weights may differ from the kubelet's: under source node an agent
+// sets them by the pool's state while requests are in flight.
 func (m moment) weighs() bool {
 	return (m.source == api.SourceNode || m.changing) && m.agent && m.at.Sub(m.busyAt) <= weightsRest && !m.view.at.IsZero() && m.at.Sub(m.view.at) <= pool.LeaseTTL+weightsRest
 }
 
-// holds says that functions may be held to their allocations: an agent does so while
-// others wait, and for some time after.
+// holds reports whether functions may be held: an agent does that while bystanders wait, and
+// for some time after.
 func (m moment) holds() bool { return m.agent && m.at.Sub(m.busyAt) <= holdRest }
 
-// whole says that all CPU limits are what they are at rest, and all weights the kubelet's.
+// whole reports whether all CPU limits are as at rest and all weights are the kubelet's.
 func (m moment) whole() bool {
 	return !slices.ContainsFunc(m.samples, func(s sample) bool { return s.away(pool.Balance{}, false) }) &&
 		!slices.ContainsFunc(m.weights, podWeight.moved)
 }
 
-// excess is by how many milli CPU the limits add up to more than is owed. That may be anything
-// where it is the node's.
+// excess returns by how many milli CPU the limits add up to more than is owed. Functions with
+// a ceiling do not count: the node may give them any amount.
 func (m moment) excess() int64 {
 	var over int64
 	for _, s := range m.samples {
@@ -122,7 +123,7 @@ func (m moment) excess() int64 {
 	return max(0, over)
 }
 
-// wrong is what is against the rules at the moment, of single pods.
+// wrong lists the rules that single pods break at the moment.
 func (m moment) wrong() []wrong {
 	var all []wrong
 	for _, s := range m.samples {
@@ -147,5 +148,5 @@ func (m moment) wrong() []wrong {
 	return all
 }
 
-// wrong is one thing against the rules: of whom, and what it was.
+// wrong is one broken rule: the pod or weight that breaks it, and how.
 type wrong struct{ of, what string }

@@ -22,54 +22,54 @@ const (
 	kubelet    part = "kubelet"
 	apiServer  part = "apiserver"
 	pod        part = "pod"    // of a function
-	sourcePart part = "source" // of what is lent, in the settings
-	workerNode part = "worker" // another than the functions are on
+	sourcePart part = "source" // of CPU, in the settings
+	workerNode part = "worker" // one without functions
 )
 
 // kind is a way to break one part.
 type kind struct {
 	part   part
 	action string
-	// onStock says that stock Knative has the part too, and is broken for comparison.
+	// onStock means that stock Knative has the part, too, where it is broken for comparison.
 	onStock bool
-	// inPairs says that pairs are drawn from it.
+	// inPairs means that the kind may be drawn for a pair.
 	inPairs bool
-	// only is the source under which it makes sense; empty for both.
+	// only is the one source under which the kind makes sense; empty means both.
 	only api.Source
-	// crowded says that a pod that did not opt in wants the CPU that functions use, and that
-	// the fault begins when one of them is held for it.
+	// crowded means that a bystander wants the CPU that functions use, and that the fault
+	// begins when one of them is held.
 	crowded bool
-	// several says that there must be several nodes.
+	// several means that the box must have several nodes.
 	several bool
 }
 
-// name is what --only takes and the table shows.
+// name returns the name that --only takes and the table shows.
 func (k kind) name() string { return string(k.part) + "-" + k.action }
 
-// under says that the kind makes sense under a source.
+// under reports whether the kind makes sense under a source.
 func (k kind) under(source api.Source) bool { return k.only == "" || k.only == source }
 
 const (
-	kill  = "kill"  // SIGKILL; Kubernetes starts the container again
-	pause = "pause" // SIGSTOP for a while: to the part itself, its clock jumps
+	kill  = "kill"  // SIGKILL; Kubernetes restarts the container
+	pause = "pause" // SIGSTOP for a while: the part sees its clock jump
 	fill  = "fill"  // no room: every write is refused for a while
-	flush = "flush" // everything is deleted, some times over
-	gone  = "gone"  // for longer than others wait for it, and nobody starts it again meanwhile
+	flush = "flush" // everything is deleted, several times
+	gone  = "gone"  // for longer than others wait for it; nothing restarts it meanwhile
 
-	killHolding  = "kill-holding"  // as kill, while functions are held to their allocations
-	pauseHolding = "pause-holding" // as pause, likewise
+	killHolding  = "kill-holding"  // like kill, while functions are held
+	pauseHolding = "pause-holding" // like pause, while functions are held
 
 	evict   = "evict"
 	remove  = "delete"
-	restart = "restart" // SIGKILL, and started again: to the user container, or to a component
+	restart = "restart" // SIGKILL and a restart, of the user container or of a component
 
-	flip = "flip" // to the other one and back, some times over
+	flip = "flip" // to the other source and back, several times
 
 	cut = "cut" // off from the other nodes for a while
 )
 
-// kinds are all the faults. The box starts its own components again only when it is
-// asked to; the API server is paused and not killed.
+// kinds has all faults. The box restarts its own components only on request; the API server
+// is paused, not killed.
 var kinds = []kind{
 	{part: activator, action: kill, onStock: true, inPairs: true},
 	{part: activator, action: pause, onStock: true, inPairs: true},
@@ -100,25 +100,25 @@ var kinds = []kind{
 }
 
 const (
-	// A pause outlives a lease, so that leases run out in it, and stays below what
-	// makes liveness probes (three times ten seconds) and leader elections (ten
-	// seconds) take action: another fault than the one that is named. The resizer's lease is
-	// shorter, so that its other pod may take over.
+	// A pause is longer than a lease, so that leases expire in it. It is shorter than
+	// liveness probes (three times ten seconds) and leader elections (ten seconds) take to
+	// act, which would be another fault than the one named. The resizer's lease is shorter,
+	// so that its other pod may take over.
 	leastPause, mostPause = 6 * time.Second, 9 * time.Second
-	// What is gone is so for longer than the agent waits for the controller to set a
-	// ceiling, and the controller for an agent (docs/resizer.md).
+	// A part is gone for longer than the agent waits for the controller to set a ceiling, and
+	// the controller for an agent (docs/resizer.md).
 	leastGone, mostGone = 15 * time.Second, 18 * time.Second
-	// Two faults of a pair overlap.
+	// The two faults of a pair overlap.
 	mostApart = 3 * time.Second
-	// What is in flight when a fault begins differs from seed to seed.
+	// The lead varies with the seed, so that faults find different requests in flight.
 	leastLead, mostLead = 0, 2 * time.Second
 )
 
 // fault is one kind at one time.
 type fault struct {
 	kind
-	after  time.Duration // since the beginning of the trial's first fault
-	length time.Duration // of what is ended here; 0 where the cluster mends it by itself
+	after  time.Duration // since the trial's first fault began
+	length time.Duration // until chaos ends it; 0 if the cluster recovers by itself
 }
 
 // trial is one run under load: one fault, or a pair.
@@ -126,16 +126,16 @@ type trial struct {
 	name   string
 	source api.Source    // empty with stock, where nothing is lent
 	stock  bool          // with the stock activator
-	lead   time.Duration // from when the load is steady until the first fault
+	lead   time.Duration // from steady load until the first fault
 	seed   uint64        // of the load
 	faults []fault
 }
 
-// allSources are what --source both stands for. The owners' are first: to lend takes what
-// the demo has just learned.
+// allSources is what --source both stands for. Owners come first: lending needs what the demo
+// has just learned.
 var allSources = []api.Source{api.SourceOwners, api.SourceNode}
 
-// sourcesOf are the sources that --source names.
+// sourcesOf returns the sources that --source names.
 func sourcesOf(said string) ([]api.Source, error) {
 	if said == "both" {
 		return allSources, nil
@@ -147,16 +147,17 @@ func sourcesOf(said string) ([]api.Source, error) {
 	return []api.Source{source}, nil
 }
 
-// makePlan makes the trials with Libra, source by source, and those with stock, which are
-// compared with both, for a box of one node or several. only are names of kinds and of pairs;
-// none are all.
+// makePlan makes the trials with Libra, source by source, and the trials with stock that both
+// are compared with. only has names of kinds and of pairs; none means all. several says that
+// the box has several nodes.
 func makePlan(seed uint64, pairs int, only []string, sources []api.Source, several bool) (libra, stock []trial, err error) {
 	var all []trial
 	for i, k := range kinds {
 		if k.several && !several {
 			continue
 		}
-		// Each has its own random numbers, so that it is the same whatever else runs.
+		// Each trial has its own random numbers, so that it stays the same whatever else
+		// runs.
 		rng := rand.New(rand.NewPCG(seed, uint64(i)))
 		all = append(all, newTrial(rng, k.name(), k))
 	}
@@ -184,7 +185,7 @@ func makePlan(seed uint64, pairs int, only []string, sources []api.Source, sever
 		}
 	}
 	for _, t := range all {
-		// Of a pair, what stock has no part for is left out.
+		// A pair loses the faults of parts that stock does not have.
 		t.faults = slices.DeleteFunc(slices.Clone(t.faults), func(f fault) bool { return !f.onStock })
 		if wanted(t) && len(t.faults) > 0 {
 			t.stock = true
@@ -194,7 +195,7 @@ func makePlan(seed uint64, pairs int, only []string, sources []api.Source, sever
 	return libra, stock, nil
 }
 
-// on says what the trial is on.
+// on returns the trial's source, or stock.
 func (t trial) on() string {
 	if t.stock {
 		return "stock"
@@ -202,12 +203,12 @@ func (t trial) on() string {
 	return string(t.source)
 }
 
-// under says that all of the trial's faults make sense under a source.
+// under reports whether all of the trial's faults make sense under a source.
 func (t trial) under(source api.Source) bool {
 	return !slices.ContainsFunc(t.faults, func(f fault) bool { return !f.under(source) })
 }
 
-// crowded says that a pod that did not opt in is to want CPU in the trial.
+// crowded reports whether the trial needs a bystander that wants CPU.
 func (t trial) crowded() bool {
 	return slices.ContainsFunc(t.faults, func(f fault) bool { return f.crowded })
 }
@@ -220,7 +221,7 @@ func newTrial(rng *rand.Rand, name string, kinds ...kind) trial {
 			f.after = between(rng, 0, mostApart)
 		}
 		switch k.action {
-		case pause, pauseHolding, fill, flush, flip, cut: // of some, the last ends it
+		case pause, pauseHolding, fill, flush, flip, cut: // flush and flip repeat until then
 			f.length = between(rng, leastPause, mostPause)
 		case gone:
 			f.length = between(rng, leastGone, mostGone)
@@ -252,7 +253,7 @@ func names(trials []trial) []string {
 	return names
 }
 
-// what says what a trial breaks.
+// what describes the trial's faults.
 func (t trial) what() string {
 	var all []string
 	for _, f := range t.faults {

@@ -44,7 +44,7 @@ func TestPlanOfASeed(t *testing.T) {
 			checkTrial(t, all)
 		}
 		for _, s := range stock {
-			// Compared is the same load, the same moment and the same length.
+			// The comparison has the same load, moment and length.
 			want := libra[slices.IndexFunc(libra, func(l trial) bool { return l.name == s.name })]
 			want.stock, want.source = true, ""
 			want.faults = slices.DeleteFunc(slices.Clone(want.faults), func(f fault) bool { return !f.onStock })
@@ -131,7 +131,8 @@ func TestEveryPartIsBrokenAlone(t *testing.T) {
 	}
 }
 
-// What is only for one source is not left out in silence where the other is asked for.
+// Asking for a fault under the source that does not have it is an error: the fault is
+// not silently left out.
 func TestFaultsOfOneSource(t *testing.T) {
 	both, _, err := makePlan(1, 0, []string{"agent-gone"}, allSources, false)
 	if err != nil || len(both) != 1 || both[0].source != api.SourceNode || !both[0].crowded() {

@@ -13,16 +13,16 @@ import (
 	"libra.dev/libra/pkg/api"
 )
 
-// wholeWithin is how long after the end of a fault a pod may be away from what it is at rest
-// with nothing to cover it, and how long after the last answer anything may be.
+// wholeWithin is how long after the end of a fault a pod may be away from its state at rest
+// with nothing to cover it, and how long after the last answer anything may be away.
 const wholeWithin = 10 * time.Second
 
-// noClocks says what chaos cannot do here.
+// noClocks says what chaos does not test.
 const noClocks = `Clocks: a container has the machine's, and chaos leaves the machine's alone. What a clock that jumps
 back or ahead does to the pool is in the model tests of pkg/pool/pooltest, not here. To a part that is paused
 here, time jumps ahead by the pause.`
 
-// verdict is what all outcomes come to.
+// verdict sums up all outcomes.
 type verdict struct {
 	outcomes []outcome
 	stock    map[string]outcome // by name
@@ -40,13 +40,13 @@ func judge(outcomes []outcome) verdict {
 	return v
 }
 
-// extra is how many more requests failed unexcused than with stock in the same fault; where
-// stock had not that fault, how many failed unexcused.
+// extra returns how many more requests failed unexcused than with stock in the same fault.
+// Without a run on stock, it returns how many failed unexcused.
 func (v verdict) extra(o outcome) int {
 	return max(0, len(o.unexcused)-len(v.stock[o.name].unexcused))
 }
 
-// broken are the bounds that do not hold.
+// broken returns an error for each bound that does not hold.
 func (v verdict) broken() error {
 	var errs []error
 	wrong := func(o outcome, format string, args ...any) {
@@ -84,7 +84,7 @@ func (v verdict) broken() error {
 	return errors.Join(errs...)
 }
 
-// idle says what Libra had not in hand.
+// idle says what Libra did not have in hand.
 func (o outcome) idle() string {
 	switch {
 	case o.source == api.SourceOwners:
@@ -96,8 +96,8 @@ func (o outcome) idle() string {
 	}
 }
 
-// metrics are flat: of all trials with Libra, of those under each source, and of each. A
-// trial that came to nothing has none.
+// metrics returns flat figures: of all trials with Libra, of those under each source, and of
+// each trial. A trial that failed has none.
 func (v verdict) metrics() map[string]float64 {
 	m := map[string]float64{}
 	v.sum(m, "", v.outcomes)
@@ -122,7 +122,7 @@ func (v verdict) metrics() map[string]float64 {
 	return m
 }
 
-// sum puts what trials come to together.
+// sum puts the figures of several trials together.
 func (v verdict) sum(m map[string]float64, prefix string, of []outcome) {
 	var all outcome
 	trials, extra := 0, 0
@@ -157,7 +157,7 @@ func (o outcome) put(m map[string]float64, prefix string) {
 
 func key(name string) string { return strings.ReplaceAll(name, "-", "_") }
 
-// write writes the table.
+// write prints the outcomes as a table.
 func (v verdict) write(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "\t\trequests\t\t\tunexcused\t\taway un-\tOOM\tviola-\twhole\tat rest\tin\t")

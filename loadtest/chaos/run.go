@@ -13,34 +13,34 @@ import (
 )
 
 const (
-	// steadyAfter is how long there is load before a fault, and after it.
+	// steadyAfter is how long load runs before and after a fault.
 	steadyAfter = 3 * time.Second
-	// hasTimeout is how long to wait for a loan, or for what else Libra may have in hand, so
-	// that a fault hits one.
+	// hasTimeout is how long to wait for a loan, or for whatever else Libra may have in hand
+	// for a fault to hit.
 	hasTimeout = 20 * time.Second
-	// wholeTimeout is how long to wait, after the last answer or the end of the fault,
-	// until all is at rest; longer than what is allowed, to see how much.
+	// wholeTimeout is how long to wait for everything to be at rest after the last answer or
+	// the end of the fault. It is longer than allowed, to see how long it takes.
 	wholeTimeout = 20 * time.Second
 )
 
-// outcome is what was seen in one trial.
+// outcome is what one trial showed.
 type outcome struct {
 	trial
-	err         error     // why the trial came to nothing
-	began       time.Time // the first fault
-	inHand      bool      // Libra had something in hand then, as watcher.has says
+	err         error     // why the trial failed
+	began       time.Time // when the first fault began
+	inHand      bool      // watcher.has held then
 	sent        int
 	failed      int
 	excused     int
 	unexcused   []request
 	longestAway time.Duration
 	whole       time.Duration // since the end of the last fault
-	settled     time.Duration // of all at once, since the last answer
-	below       time.Duration // the longest that a pod was below its ceiling
-	overweight  time.Duration // the longest that weights added up to too much
+	settled     time.Duration // until all were at rest at once, since the last answer
+	below       time.Duration // the longest time that a pod was below its ceiling
+	overweight  time.Duration // the longest time that weights added up to too much
 	oomKills    int64
 	violations  int
-	remarks     []string // what the violations are, and what is still not whole
+	remarks     []string // the violations, and what is still not whole
 }
 
 // trying runs one trial.
@@ -107,8 +107,8 @@ func (c *cluster) trying(ctx context.Context, s *sender, t trial) (_ outcome, er
 	return o, nil
 }
 
-// watchSettled waits until all is at rest, and then watches anew: what was before is no
-// fault's doing.
+// watchSettled waits until everything is at rest, and then starts a new watch: what happened
+// before is no fault's doing.
 func (c *cluster) watchSettled(ctx context.Context, source api.Source) (*watcher, error) {
 	before, err := c.watch(ctx, source)
 	if err != nil {
@@ -122,8 +122,8 @@ func (c *cluster) watchSettled(ctx context.Context, source api.Source) (*watcher
 	return c.watch(ctx, source)
 }
 
-// breakUnder makes the faults of a trial under load, and returns when the last is over; end
-// is since when all is to be whole.
+// breakUnder makes the faults of a trial under load, and returns when the last is over. end
+// is the time from which everything should become whole.
 func (c *cluster) breakUnder(ctx context.Context, w *watcher, l *load, o *outcome, targets []target) (excuses []excuse, end time.Time, err error) {
 	if err := rig.Pause(ctx, steadyAfter+o.lead); err != nil {
 		return nil, end, err
@@ -170,14 +170,14 @@ type runner struct {
 	deadline time.Time
 }
 
-// all runs the trials with Libra, then those with stock. However it ends, Libra's
-// activator is in its place then, and the source what it was.
+// all runs the trials with Libra, then those with stock. However it ends, Libra's activator
+// is in place again, and the source is what it was.
 func (r *runner) all(ctx context.Context, libra, stock []trial) (outcomes []outcome, err error) {
 	there, err := r.hasLibra(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if !there { // a run was killed while the stock one was in place
+	if !there { // a killed run left the stock one in place
 		r.Say("putting Libra's activator in the place of the stock one")
 		if err := r.swap(ctx, true); err != nil {
 			return nil, err
@@ -216,7 +216,7 @@ func (r *runner) all(ctx context.Context, libra, stock []trial) (outcomes []outc
 		r.Say("putting Libra's activator back")
 		err = errors.Join(err, r.swap(context.WithoutCancel(ctx), true))
 	}()
-	// With the owners' source, nothing is changed in the functions where nothing is on loan.
+	// Under owners, Libra changes nothing in functions while nothing is on loan.
 	if err := errors.Join(r.setSource(ctx, api.SourceOwners), r.swap(ctx, false)); err != nil {
 		return outcomes, err
 	}
@@ -248,7 +248,7 @@ func (r *runner) some(ctx context.Context, trials []trial) ([]outcome, error) {
 	return outcomes, nil
 }
 
-// tell says in some lines what was seen in a trial.
+// tell prints a short report of a trial.
 func (r *runner) tell(o outcome) {
 	r.Say("  %d requests, %d failed, %d of these excused; away with nothing to cover it for %.2f s at most; whole %.2f s after the end, and all at rest %.2f s after the last answer",
 		o.sent, o.failed, o.excused, o.longestAway.Seconds(), o.whole.Seconds(), o.settled.Seconds())
@@ -265,7 +265,7 @@ func (r *runner) tell(o outcome) {
 	}
 }
 
-// mostTold keeps a trial that went wrong readable.
+// mostTold keeps the report of a trial that went wrong readable.
 const mostTold = 5
 
 var errNoTime = errors.New("there was no time left")

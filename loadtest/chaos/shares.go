@@ -9,55 +9,55 @@ import (
 )
 
 const (
-	// reweighed is how long the weights of a group may add up to more than the kubelet's
-	// because it has given one pod its own back, as it does at each resize: the agent sees
-	// that within 100 ms.
+	// reweighed is how long the weights of a group may add up to more than the kubelet's after the kubelet
+	// has rewritten one pod's weight, as it does at each resize. The agent notices within 100 ms.
 	reweighed = 250 * time.Millisecond
-	// joined is likewise, from when there are other pods than before: chaos learns of a pod
-	// twice a second, and the agent when it does something. Until both have, what an agent
-	// gives may be of a pod that has just ended.
+	// joined is that limit after the pods of a group have changed: chaos learns of a pod twice a second, and
+	// the agent when it does something. Until both have, the weight that an agent gives may be that of a pod
+	// that has just ended.
 	joined = time.Second
-	// unweighed is likewise, while no agent runs: the controller has the kubelet write the
-	// weights of all pods, one after the other.
+	// unweighed is that limit while no agent runs: the controller has the kubelet write the weights of all
+	// pods, one after the other.
 	unweighed = 3 * time.Second
 
-	// floorPart is the part of its own weight that each pod keeps.
+	// floorPart is the divisor: each pod keeps at least its own weight divided by it.
 	floorPart = 8
-	// leastWeight is what the kubelet gives what is left of a pod that has ended, for as long as its
-	// volumes are there: the least that cgroup v1 knows, which is more than v2's.
+	// leastWeight is the weight that the kubelet gives to the remains of a pod that has ended, for as long
+	// as its volumes exist: the minimum of cgroup v1, which is more than that of v2.
 	leastWeight = 2
 
-	// snapshotTries is how often weights are read until they are those of one time.
+	// snapshotTries is how often weights are read again to see them all at one time.
 	snapshotTries = 5
 )
 
 // podWeight is the CPU weight of a pod at one time, in the kernel's unit.
 type podWeight struct {
 	pod             string // namespace/name
-	parent          string // the folder below which it competes
-	weight, kubelet int64  // in force, and as the kubelet gives it
+	parent          string // the cgroup in which it competes
+	weight, kubelet int64  // in force, and as the kubelet sets it
 	stranger        bool   // it did not opt in
 }
 
 func (w podWeight) name() string { return "the weight of " + w.pod }
 
-// moved says that the weight is not the kubelet's.
+// moved reports whether the weight differs from the kubelet's.
 func (w podWeight) moved() bool { return w.weight != w.kubelet }
 
-// belowFloor says that the pod has less than it always keeps, but for one unit of rounding.
+// belowFloor reports whether the pod has less than it always keeps, apart from one unit of rounding.
 func (w podWeight) belowFloor() bool { return floorPart*(w.weight+1) < w.kubelet }
 
-// remains says that it is not a pod's any more, but what is left of one: none of its containers are.
+// remains reports whether the weight is that of the remains of a pod that has ended. containers says whether
+// any of its containers runs.
 func (w podWeight) remains(containers bool) bool { return !containers && w.weight <= leastWeight }
 
-// group are the pods whose weights are exchanged for one another.
+// group names the pods that exchange weight with one another.
 func (w podWeight) group() string {
 	namespace, _, _ := strings.Cut(w.pod, "/")
 	return namespace + " below " + w.parent
 }
 
-// atOnce reads weights until two readings in a row are the same: what the second began with
-// and the first ended with was in force together.
+// atOnce reads weights until two readings in a row are equal: then all were in force together when the first
+// ended and the second began.
 func atOnce(read func() []podWeight) ([]podWeight, bool) {
 	before := read()
 	for range snapshotTries {
@@ -73,18 +73,18 @@ func atOnce(read func() []podWeight) ([]podWeight, bool) {
 // share is an episode in which the weights of a group added up to more than the kubelet's.
 type share struct {
 	breach
-	// tolerated is how long it may last; 0 is not at all.
+	// tolerated is how long it may last; 0 means not at all.
 	tolerated time.Duration
 }
 
-// shares makes episodes of the weights of groups. An agent lowers before it raises, so a
-// raise that leads to too much is wrong at once. What the kubelet writes is not the agent's
-// doing, and it is to be put right in time.
+// shares turns the weights of groups into episodes. An agent lowers before it raises, so a raise that leads
+// to too much is wrong at once. A weight that the kubelet writes is not the agent's doing, but must be put
+// right in time.
 type shares struct {
 	over   map[string][]share     // by group
-	open   map[string]bool        // the last of over goes on
+	open   map[string]bool        // the last episode of over is in progress
 	before map[string][]podWeight // by group
-	// changed is when there came to be other pods in a group.
+	// changed is when the pods of a group last changed.
 	changed map[string]time.Time
 }
 
@@ -133,12 +133,13 @@ func (s *shares) observe(m moment) {
 	s.open, s.before = open, groups
 }
 
-// samePods says whether weights are of the same pods, in the order of their names.
+// samePods reports whether two lists of weights, both sorted by name, are of the same pods.
 func samePods(before, now []podWeight) bool {
 	return slices.EqualFunc(before, now, func(a, b podWeight) bool { return a.pod == b.pod })
 }
 
-// tolerance is how long too much may last that the same pods did not have before, or that came with a group.
+// tolerance returns how long a new excess of a group may last. before has the group's previous weights, of
+// the same or other pods; nil means that the group is new.
 func tolerance(before, now []podWeight) time.Duration {
 	if before == nil {
 		return joined
@@ -159,7 +160,7 @@ func tolerance(before, now []podWeight) time.Duration {
 	return reweighed
 }
 
-// longest is the longest episode, tolerated or not.
+// longest returns the length of the longest episode, tolerated or not.
 func (s *shares) longest() time.Duration {
 	var longest time.Duration
 	for _, list := range s.over {
@@ -170,7 +171,7 @@ func (s *shares) longest() time.Duration {
 	return longest
 }
 
-// breaches are the episodes that are not tolerated.
+// breaches returns the episodes that are not tolerated.
 func (s *shares) breaches() []breach {
 	var all []breach
 	for _, list := range s.over {

@@ -11,7 +11,8 @@ import (
 	"libra.dev/libra/pkg/api"
 )
 
-// weightsOf are of pods a, b and so on of one group, which the kubelet gives 100 each.
+// weightsOf returns weights of pods a, b and so on of one group. The kubelet gives each of
+// them 100.
 func weightsOf(weights ...int64) []podWeight {
 	var all []podWeight
 	for i, w := range weights {
@@ -20,13 +21,13 @@ func weightsOf(weights ...int64) []podWeight {
 	return all
 }
 
-// frame is what weights are from a time on.
+// frame has the weights from a time on.
 type frame struct {
 	from    float64
 	weights []podWeight
 }
 
-// weighFor observes every 10 ms for a time. agent is from when on there is one.
+// weighFor observes every 10 ms until to. An agent runs from the time agent on.
 func weighFor(to, agent float64, frames ...frame) *tracker {
 	tr := newTracker()
 	for now := at(0); now.Before(at(to)); now = now.Add(10 * time.Millisecond) {
@@ -134,7 +135,7 @@ func TestReadAtOnce(t *testing.T) {
 			return next
 		}
 	}
-	// Between two reads of files an agent lowered one and raised the other.
+	// Between two reads of files, an agent lowered one weight and raised another.
 	if got, ok := atOnce(readings(weightsOf(100, 180), weightsOf(20, 180))); !ok || got[0].weight != 20 {
 		t.Errorf("got %v, %t", got, ok)
 	}
@@ -144,8 +145,8 @@ func TestReadAtOnce(t *testing.T) {
 	}
 }
 
-// Whatever an agent does that lowers before it raises, no reading of one moment is against
-// the rules; and each that raises first is found.
+// As long as an agent lowers before it raises, no reading of one moment breaks a rule; and
+// each raise that comes first is found.
 func TestSharesFindWhoRaisesFirst(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		weights := weightsOf(100, 100, 100, 100)
@@ -166,7 +167,7 @@ func TestSharesFindWhoRaisesFirst(t *testing.T) {
 		if got := tr.breaches(); len(got) > 0 {
 			t.Fatalf("%+v", got)
 		}
-		// All that is left to share, and one more.
+		// All the weight that is left to share, and one more.
 		left := int64(1)
 		for _, w := range weights {
 			left += w.kubelet - w.weight

@@ -22,19 +22,19 @@ var harvestPolicies = v1alpha1.GroupVersion.WithResource("harvestpolicies")
 const (
 	sourceKey = "source" // in the settings
 
-	// foundAnnotation, on the settings, says what the source was before a run, so that the
-	// next one can put back what one that was killed could not.
+	// foundAnnotation, on the settings, records the source from before a run, so that the
+	// next run can restore what a killed one could not.
 	foundAnnotation = "chaos.libra.dev/found"
 )
 
-// sourceSettings are where the settings say what is lent comes from: for all, and for the
-// functions' namespace. Empty is not at all.
+// sourceSettings is the source that the settings name for the cluster, and for the
+// functions' namespace. Empty means not set.
 type sourceSettings struct {
 	Config    string `json:"config"`
 	Namespace string `json:"namespace"`
 }
 
-// foundSource is what the source was before this run, or one that was killed.
+// foundSource returns the source from before this run, or from before a killed run.
 func foundSource(config *corev1.ConfigMap, namespace *corev1.Namespace) (sourceSettings, error) {
 	found := sourceSettings{Config: config.Data[sourceKey], Namespace: namespace.Labels[api.SourceLabel]}
 	if noted, ok := config.Annotations[foundAnnotation]; ok {
@@ -47,8 +47,8 @@ func foundSource(config *corev1.ConfigMap, namespace *corev1.Namespace) (sourceS
 	return found, nil
 }
 
-// holdSource notes what the source is, and takes away what comes before the settings: from
-// then on they decide. restore puts back what was there.
+// holdSource records the current source, and removes the namespace's label, which takes
+// precedence over the settings. restore puts back what was there.
 func (c *cluster) holdSource(ctx context.Context) (restore func(context.Context) error, err error) {
 	node, err := c.Kube.CoreV1().Nodes().Get(ctx, c.Home, metav1.GetOptions{})
 	if err != nil {
@@ -82,7 +82,7 @@ func (c *cluster) holdSource(ctx context.Context) (restore func(context.Context)
 		return nil, err
 	}
 	restore = func(ctx context.Context) error {
-		// The note last, for this may be interrupted, too.
+		// The note comes last, because this may be interrupted, too.
 		return errors.Join(c.setSource(ctx, api.Source(found.Config)), c.labelSource(ctx, found.Namespace), c.noteFound(ctx, nil))
 	}
 	if err := c.noteFound(ctx, string(noted)); err != nil {
@@ -91,7 +91,8 @@ func (c *cluster) holdSource(ctx context.Context) (restore func(context.Context)
 	return restore, c.labelSource(ctx, "")
 }
 
-// settings are the cluster's. Under other modes than full there is nothing to break.
+// settings returns the cluster's settings. It fails in any mode but full, where there is
+// nothing to break.
 func (c *cluster) settings(ctx context.Context) (*corev1.ConfigMap, error) {
 	config, err := c.Kube.CoreV1().ConfigMaps(settings.Namespace).Get(ctx, settings.ConfigMap, metav1.GetOptions{})
 	if err != nil {
@@ -107,7 +108,7 @@ func (c *cluster) settings(ctx context.Context) (*corev1.ConfigMap, error) {
 	return config, nil
 }
 
-// setSource sets the source for all; an empty one is the default.
+// setSource sets the cluster's source; empty means the default.
 func (c *cluster) setSource(ctx context.Context, source api.Source) error {
 	return c.patchSettings(ctx, map[string]any{"data": map[string]any{sourceKey: orNone(string(source))}})
 }
@@ -123,7 +124,7 @@ func (c *cluster) patchSettings(ctx context.Context, change map[string]any) erro
 	return err
 }
 
-// labelSource labels the functions' namespace; an empty label is none.
+// labelSource labels the functions' namespace; empty removes the label.
 func (c *cluster) labelSource(ctx context.Context, source string) error {
 	change := map[string]any{"metadata": map[string]any{"labels": map[string]any{api.SourceLabel: orNone(source)}}}
 	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
@@ -132,7 +133,7 @@ func (c *cluster) labelSource(ctx context.Context, source string) error {
 	return err
 }
 
-// patch is a merge patch of texts and numbers, which JSON has for all.
+// patch encodes a merge patch of strings and numbers, which JSON can always represent.
 func patch(change map[string]any) []byte {
 	data, err := json.Marshal(change)
 	if err != nil {
@@ -141,7 +142,7 @@ func patch(change map[string]any) []byte {
 	return data
 }
 
-// orNone is the null by which a merge patch removes what is to be empty.
+// orNone returns nil, by which a merge patch removes a field, for an empty string.
 func orNone(s string) any {
 	if s == "" {
 		return nil
@@ -149,7 +150,7 @@ func orNone(s string) any {
 	return s
 }
 
-// other is the source that a flip goes to.
+// other returns the source that a flip switches to.
 func other(source api.Source) api.Source {
 	if source == api.SourceNode {
 		return api.SourceOwners

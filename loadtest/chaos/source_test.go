@@ -18,7 +18,8 @@ import (
 	"libra.dev/libra/pkg/settings"
 )
 
-// boxOf is a cluster with those settings and that label of the functions' namespace.
+// boxOf returns a cluster with these settings, and this source label on the
+// functions' namespace.
 func boxOf(data map[string]string, label string) *cluster {
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: rig.Namespace, Labels: map[string]string{}}}
 	if label != "" {
@@ -73,7 +74,7 @@ func TestSourceIsPutBack(t *testing.T) {
 		}
 		c.is(t, "owners", "", true)
 
-		// The run is killed, and the next one finds what it left.
+		// The run is killed, and the next one finds its note.
 		restore, err := c.holdSource(ctx)
 		if err != nil {
 			t.Fatal(err)

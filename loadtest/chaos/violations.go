@@ -20,8 +20,8 @@ const (
 	metricsPort      = "8080"
 )
 
-// lookAtMetrics asks the agents, where they have the metric, how many violations they
-// have seen, and looks for OOM kills among Libra's own parts.
+// lookAtMetrics asks the agents how many violations they have counted, if they have
+// the metric, and looks for OOM kills among Libra's own parts.
 func (w *watcher) lookAtMetrics(ctx context.Context) (failed error) {
 	for _, namespace := range []string{rig.LibraNamespace, settings.AgentNamespace, servingNamespace} {
 		pods, err := w.Kube.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
@@ -55,7 +55,7 @@ func (w *watcher) lookAtMetrics(ctx context.Context) (failed error) {
 
 var metricsClient = &http.Client{Transport: &http.Transport{}, Timeout: time.Second}
 
-// scrape adds up the violations that an agent has counted, of each rule.
+// scrape returns the violations that an agent has counted, summed over all rules.
 func scrape(ctx context.Context, url string) (float64, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {

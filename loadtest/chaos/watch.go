@@ -36,8 +36,8 @@ type watched struct {
 	container containers.Container
 }
 
-// watcher sees what becomes of limits and weights in one trial. It asks the pool itself, and
-// that ends what leases have run out of, as every reader's question does.
+// watcher follows limits and weights during one trial. It reads the pool itself, and like
+// every read that ends the invocations whose leases have expired.
 type watcher struct {
 	*cluster
 	source      api.Source
@@ -48,31 +48,31 @@ type watcher struct {
 	mu        sync.Mutex
 	tracker   *tracker
 	view      view
-	now       moment                       // the last
+	now       moment                       // the last one
 	situation situation                    // what chaos does
 	managed   map[string]watched           // by container ID
 	weighed   map[containers.Pod]podWeight // outlive the pods' containers
 	first     map[string]*corev1.Pod       // by UID: the pods as they were first seen
 	owed      map[string]api.Resources     // by revision
-	wrong     map[string]bool              // what must never be changed and was
+	wrong     map[string]bool              // forbidden changes that were seen
 
-	// What there was when the watch began, and since then, by container ID.
+	// Counts from when the watch began, and since then, by container ID.
 	oomsBefore, ooms map[string]int64
 	toldBefore, told map[string]float64 // violations that agents counted
 	began            bool
 }
 
-// situation is what chaos does, as the watcher is to know.
+// situation tells the watcher what chaos is doing.
 type situation struct {
 	load     *load // nil while none runs
 	busyAt   time.Time
 	agents   int  // faults that take the agent away
 	flipping int  // faults that change the source
-	flipped  bool // it was changed, and limits are not yet as they are to be
+	flipped  bool // it was changed, and limits have not all followed yet
 }
 
-// watch watches until stop what becomes of pods under a source, which is none where Libra's
-// activator is not there.
+// watch follows pods under a source until stop. source is empty where Libra's activator is
+// not installed.
 func (c *cluster) watch(ctx context.Context, source api.Source) (*watcher, error) {
 	node, err := c.Kube.CoreV1().Nodes().Get(ctx, c.Home, metav1.GetOptions{})
 	if err != nil {
@@ -97,8 +97,8 @@ func (c *cluster) watch(ctx context.Context, source api.Source) (*watcher, error
 	}
 	w.began = true
 	w.every(ctx, sampleEvery, func(context.Context) { w.sample() })
-	w.every(ctx, podsEvery, func(ctx context.Context) { _ = w.lookAtPods(ctx) })       // the API server may be what is paused
-	w.every(ctx, metricsEvery, func(ctx context.Context) { _ = w.lookAtMetrics(ctx) }) // and the agent
+	w.every(ctx, podsEvery, func(ctx context.Context) { _ = w.lookAtPods(ctx) })       // the API server may be paused
+	w.every(ctx, metricsEvery, func(ctx context.Context) { _ = w.lookAtMetrics(ctx) }) // so may the agent
 	if source != "" {
 		w.every(ctx, poolEvery, w.lookAtPool)
 	}
@@ -122,7 +122,7 @@ func (w *watcher) every(ctx context.Context, d time.Duration, look func(context.
 	})
 }
 
-// stop returns when nothing is watched any more.
+// stop ends the watch, and waits until nothing is watched any more.
 func (w *watcher) stop() {
 	w.cancel()
 	w.done.Wait()
@@ -163,7 +163,7 @@ func (w *watcher) sample() {
 	w.tracker.observe(m)
 }
 
-// readWeights reads the weights of pods that there are, in the order of their names.
+// readWeights returns the weights of the pods that exist, sorted by name.
 func (w *watcher) readWeights() []podWeight {
 	running := map[string]bool{}
 	for _, c := range w.managed {
@@ -196,7 +196,7 @@ func (w *watcher) lookAtPool(ctx context.Context) {
 	w.view = view{at: asked, balances: state.Pods}
 }
 
-// lookAtPods finds the containers that run, and checks what the API says of them.
+// lookAtPods finds the containers that run, and checks what the API says about their pods.
 func (w *watcher) lookAtPods(ctx context.Context) error {
 	pods, err := w.Kube.CoreV1().Pods(rig.Namespace).List(ctx, metav1.ListOptions{LabelSelector: serving.RevisionLabelKey})
 	if err != nil {
@@ -256,8 +256,8 @@ func (w *watcher) lookAtPod(ctx context.Context, p *corev1.Pod) error {
 	return nil
 }
 
-// requested is the CPU that a pod requests, in thousandths of a core: what the kubelet's
-// weight follows. Libra never changes it.
+// requested returns the CPU that a pod requests, in milli CPU, from which the kubelet
+// derives its weight. Libra never changes it.
 func requested(p *corev1.Pod) (milli int64) {
 	for _, c := range p.Spec.Containers {
 		milli += c.Resources.Requests.Cpu().MilliValue()
@@ -265,7 +265,8 @@ func requested(p *corev1.Pod) (milli int64) {
 	return milli
 }
 
-// noteOOMs notes containers that ended so and were not seen to in their cgroup.
+// noteOOMs counts containers that were OOM-killed according to the API and whose kill was
+// not seen in their cgroup.
 func (w *watcher) noteOOMs(p *corev1.Pod) {
 	for _, s := range p.Status.ContainerStatuses {
 		for _, state := range []corev1.ContainerState{s.State, s.LastTerminationState} {
@@ -282,7 +283,7 @@ func (w *watcher) noteOOMs(p *corev1.Pod) {
 	}
 }
 
-// owedTo is the user allocation of a pod: the limits of its Revision.
+// owedTo returns the user allocation of a pod: the limits of its Revision.
 func (w *watcher) owedTo(ctx context.Context, p *corev1.Pod) (api.Resources, error) {
 	name := p.Labels[serving.RevisionLabelKey]
 	w.mu.Lock()
@@ -302,14 +303,16 @@ func (w *watcher) owedTo(ctx context.Context, p *corev1.Pod) (api.Resources, err
 	return owed, nil
 }
 
-// follow takes in the load, whose requests cover what they have.
+// follow sets the load. While it has requests in flight, limits and weights may differ from
+// those at rest.
 func (w *watcher) follow(l *load) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.situation.load, w.situation.busyAt = l, time.Now()
 }
 
-// begin and over take in a fault that takes the agent away, or changes the source.
+// begin and over mark the begin and the end of a fault that takes the agent away or changes
+// the source.
 func (w *watcher) begin(f fault) { w.count(f, 1) }
 func (w *watcher) over(f fault)  { w.count(f, -1) }
 
@@ -325,16 +328,16 @@ func (w *watcher) count(f fault, by int) {
 	}
 }
 
-// settled says whether all is what it is at rest.
+// settled reports whether everything is at rest.
 func (w *watcher) settled() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return len(w.now.samples) > 0 && len(w.now.weights) > 0 && w.now.whole()
 }
 
-// has says whether Libra has something in hand that a fault could make it drop: under
-// owners a loan, under node weights that are not the kubelet's, and in a crowd a function
-// that is held as well.
+// has reports whether Libra has something in hand that a fault could make it drop: under
+// owners a loan; under node weights that are not the kubelet's and, in a crowd, also a
+// function that is held.
 func (w *watcher) has(t trial) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -345,10 +348,10 @@ func (w *watcher) has(t trial) bool {
 	return slices.ContainsFunc(w.now.weights, podWeight.moved) && (!t.crowded() || slices.ContainsFunc(w.now.samples, held))
 }
 
-// awaitHas waits for that, and says whether it came.
+// awaitHas waits until has holds, and reports whether it did in time.
 func (w *watcher) awaitHas(ctx context.Context, t trial) bool {
 	for deadline := time.Now().Add(hasTimeout); !w.has(t); {
-		// It may be over in some milliseconds.
+		// It may last only milliseconds.
 		if time.Now().After(deadline) || rig.Pause(ctx, sampleEvery/2) != nil {
 			return false
 		}
@@ -356,8 +359,8 @@ func (w *watcher) awaitHas(ctx context.Context, t trial) bool {
 	return true
 }
 
-// awaitSettled waits until all has been what it is at rest for a second, and returns since
-// when.
+// awaitSettled waits until everything has been at rest for a second, and returns since when
+// it was.
 func (w *watcher) awaitSettled(ctx context.Context, deadline time.Time) (since time.Time, err error) {
 	for {
 		now := time.Now()
@@ -399,8 +402,8 @@ func describe(samples []sample) string {
 	return strings.Join(all, ", ")
 }
 
-// oomKills and violations are those since the watch began. What the latter were is told
-// with their times from the fault.
+// oomKills and violations count from the beginning of the watch. what describes the
+// violations, with their times relative to the fault.
 func (w *watcher) oomKills() (n int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

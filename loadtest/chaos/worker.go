@@ -14,12 +14,12 @@ import (
 const (
 	// otherWorker is the worker that is taken away.
 	otherWorker = "w2"
-	// workerTimeout is more than it takes to bring an empty node that is Ready.
+	// workerTimeout is longer than it takes until an empty node is Ready.
 	workerTimeout = 90 * time.Second
 )
 
-// workerAway takes a worker away for a while, on which no function is: nothing of it excuses
-// anything.
+// workerAway takes away, for a while, a worker that no function is on. It therefore excuses
+// no failed request.
 func (c *cluster) workerAway(ctx context.Context, t target) error {
 	away := "link-down"
 	if t.action == gone {
@@ -32,7 +32,7 @@ func (c *cluster) workerAway(ctx context.Context, t target) error {
 	return errors.Join(err, c.bringWorkerBack(context.WithoutCancel(ctx)))
 }
 
-// bringWorkerBack undoes what was done to a worker, also when nothing was.
+// bringWorkerBack undoes what was done to a worker, if anything was.
 func (c *cluster) bringWorkerBack(ctx context.Context) error {
 	if c.Home != rig.Worker {
 		return nil

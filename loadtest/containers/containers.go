@@ -14,15 +14,15 @@ import (
 	"libra.dev/libra/pkg/api"
 )
 
-// mountPoint is where the machine has its cgroups, and boxFolder the box's own
+// mountPoint is where the machine mounts its cgroups, and boxFolder the box's own
 // folder in each hierarchy.
 const (
 	mountPoint = "/sys/fs/cgroup"
 	boxFolder  = "libra-box"
 )
 
-// Container is a container of the box: its folders are one in all on cgroup v2, one
-// in each hierarchy on v1.
+// Container is a container of the box. It has one folder on cgroup v2, and one in each
+// hierarchy on v1.
 type Container struct {
 	ID                string
 	v2                bool
@@ -71,9 +71,9 @@ func findDir(hierarchy, id string) (string, error) {
 	return found, nil
 }
 
-// Limits are those in force; none is 0. A cgroup counts CPU in steps of 10 us a
-// period, which millicores divide. On v2 the memory limit is the lower one of
-// memory.high and memory.max.
+// Limits returns the limits in force; 0 means no limit. Cgroups count CPU in steps of
+// 10 us per period, so that whole milli CPU are exact. On v2 the memory limit is the
+// lower of memory.high and memory.max.
 func (c Container) Limits() (api.Resources, error) {
 	quota, period := "cpu.cfs_quota_us", "cpu.cfs_period_us"
 	periodField := 0
@@ -101,7 +101,7 @@ func (c Container) Limits() (api.Resources, error) {
 		if err != nil {
 			return api.Resources{}, err
 		}
-		// v1 has nearly the largest number where there is no limit.
+		// v1 shows no limit as nearly the largest number.
 		if bytes > 0 && bytes < 1<<60 && (limits.MemoryBytes == 0 || bytes < limits.MemoryBytes) {
 			limits.MemoryBytes = bytes
 		}
@@ -109,12 +109,11 @@ func (c Container) Limits() (api.Resources, error) {
 	return limits, nil
 }
 
-// Pod is the folder of the container's pod. Pods whose folders are in the same folder
-// compete for CPU by their weights.
+// Pod returns the cgroup of the container's pod. Pods whose folders are in the same
+// folder compete for CPU by their weights.
 func (c Container) Pod() Pod { return Pod{dir: filepath.Dir(c.cpu), v2: c.v2} }
 
-// OOMKills is how many processes of the container the kernel has killed for want of
-// memory.
+// OOMKills returns how many processes of the container the kernel has OOM-killed.
 func (c Container) OOMKills() (int64, error) {
 	file := "memory.oom_control"
 	if c.v2 {
@@ -123,8 +122,8 @@ func (c Container) OOMKills() (int64, error) {
 	return readKey(filepath.Join(c.memory, file), "oom_kill")
 }
 
-// Processes are the container's processes. Each is held so that it never comes to mean
-// another, and is to be released.
+// Processes returns the container's processes. Each holds a handle, so that it never
+// refers to another process, and must be released.
 func (c Container) Processes() ([]*os.Process, error) {
 	path := filepath.Join(c.pids, "cgroup.procs")
 	data, err := os.ReadFile(path)
@@ -149,7 +148,7 @@ func (c Container) Processes() ([]*os.Process, error) {
 	return processes, nil
 }
 
-// readField reads one of the fields of a file; that it says "max" for none is -1.
+// readField reads one field of a file. It returns -1 for "max", which means none.
 func readField(path string, field int) (int64, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -165,8 +164,8 @@ func readField(path string, field int) (int64, error) {
 	return strconv.ParseInt(fields[field], 10, 64)
 }
 
-// readKey reads the number beside key in a file of lines "key number", 0 when there is
-// no such line.
+// readKey reads the number after key in a file of lines "key number". It returns 0 if
+// there is no such line.
 func readKey(path, key string) (int64, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {

@@ -75,7 +75,8 @@ func TestContainerOnBothVersions(t *testing.T) {
 	}
 }
 
-// What the kubelet of 1.36 writes for these requests.
+// The weights are those that the kubelet of 1.36
+// writes for these requests.
 func TestKubeletWeight(t *testing.T) {
 	v1, v2 := Pod{}, Pod{v2: true}
 	for milli, want := range map[int64]struct{ v1, v2 int64 }{

@@ -28,7 +28,7 @@ const (
 
 var activator = []string{"-n", servingNamespace, "deployment/activator"}
 
-// swap is what the cluster's activator is changed with.
+// swap returns the Swap that changes the cluster's activator.
 func (d *demo) swap() (swap.Swap, error) {
 	if d.kube == nil {
 		rules := clientcmd.NewDefaultClientConfigLoadingRules()
@@ -37,7 +37,7 @@ func (d *demo) swap() (swap.Swap, error) {
 		if err != nil {
 			return swap.Swap{}, err
 		}
-		if d.boxed() { // which no proxy leads to
+		if d.boxed() { // no proxy leads to the box
 			config.Proxy = func(*http.Request) (*url.URL, error) { return nil, nil }
 		}
 		if d.kube, err = client.New(config, client.Options{}); err != nil {
@@ -47,7 +47,7 @@ func (d *demo) swap() (swap.Swap, error) {
 	return swap.Swap{Client: d.kube, Out: d.out, Timeout: swapTimeout}, nil
 }
 
-// installActivator puts Libra's activator in the stock one's place.
+// installActivator replaces the stock activator with Libra's.
 func (d *demo) installActivator(ctx context.Context) error {
 	if err := d.kubectl.apply(ctx, activatorManifests); err != nil {
 		return err
@@ -58,7 +58,8 @@ func (d *demo) installActivator(ctx context.Context) error {
 	return d.setActivator(ctx, nil)
 }
 
-// setActivator has the activator be Libra's, with what extend adds to its pods.
+// setActivator installs Libra's activator, with what extend adds to its pods;
+// nil adds nothing.
 func (d *demo) setActivator(ctx context.Context, extend func(*applycorev1.PodSpecApplyConfiguration)) error {
 	s, err := d.swap()
 	if err != nil {
@@ -70,7 +71,7 @@ func (d *demo) setActivator(ctx context.Context, extend func(*applycorev1.PodSpe
 	return d.activatorReplaced(ctx)
 }
 
-// restoreActivator puts the stock activator back, if it is not there.
+// restoreActivator puts the stock activator back, unless it is already there.
 func (d *demo) restoreActivator(ctx context.Context) error {
 	s, err := d.swap()
 	if err != nil {
@@ -86,7 +87,7 @@ func variable(name, value string) *applycorev1.EnvVarApplyConfiguration {
 	return applycorev1.EnvVar().WithName(name).WithValue(value)
 }
 
-// activatorReplaced waits until the activator's new pods are all there are.
+// activatorReplaced waits until only the activator's new pods are left.
 func (d *demo) activatorReplaced(ctx context.Context) error {
 	if err := d.kubectl.wait(ctx, swapTimeout, slices.Concat([]string{"rollout", "status"}, activator)...); err != nil {
 		return err
@@ -103,8 +104,9 @@ func (d *demo) activatorReplaced(ctx context.Context) error {
 			}
 			left = errors.Join(left, fmt.Errorf("pod %s of the activator before has not ended", p.Name))
 			if d.boxed() {
-				// It would stay for 45 s, for the requests of others. A shorter
-				// grace period alone does not hurry a kubelet that has begun.
+				// It would stay for 45 s, to drain the requests of others. A
+				// shorter grace period alone does not hurry a kubelet that has
+				// begun.
 				if _, err := d.kubectl.run(ctx, "-n", servingNamespace, "delete", "pod", p.Name, "--grace-period=0", "--force"); err != nil {
 					left = errors.Join(left, err)
 				}

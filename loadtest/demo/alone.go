@@ -14,13 +14,13 @@ import (
 	"libra.dev/libra/resizer/cgroup"
 )
 
-// aloneRuns is how often each input is run alone. The middle one counts.
+// aloneRuns is how often each input runs alone. The median counts.
 const aloneRuns = 3
 
-// measureAlone runs each input of the pool alone on the node, at a place without limits:
-// how long it takes and how much CPU its function uses when nobody is in its way. Of those
-// that wait for others, all are run at the same time, one request of each. Peaks are only
-// looked at where an arm is to know them.
+// measureAlone runs each input of the pool alone on the node, at a place without limits,
+// and measures how long it takes and how much CPU its function uses without competition.
+// The functions that wait for others all run at the same time, with one request each.
+// Peaks are measured only if an arm needs to know them.
 func (e *evaluate) measureAlone(ctx context.Context, own *demo, p pool, functions []string) ([]evaluation.Alone, error) {
 	m, err := own.openMeter(ctx)
 	if err != nil {
@@ -91,12 +91,14 @@ func (e *evaluate) measureAlone(ctx context.Context, own *demo, p pool, function
 	return all, group.Wait()
 }
 
-// milliseconds keeps a hundredth of one, which is less than anything here is exact to.
+// milliseconds returns d in milliseconds, rounded to a hundredth, which is finer than
+// anything here is exact to.
 func milliseconds(d time.Duration) float64 {
 	return float64(d.Round(10*time.Microsecond).Microseconds()) / 1000
 }
 
-// tenths keeps a tenth of a millisecond: what every request has must stay small.
+// tenths returns d in milliseconds, rounded to a tenth: every request has such values, so
+// they must stay short.
 func tenths(d time.Duration) float64 {
 	return float64(d.Round(100*time.Microsecond).Microseconds()) / 1000
 }

@@ -8,33 +8,33 @@ import (
 	"libra.dev/libra/pkg/api"
 )
 
-// arm is a way to give out CPU and memory, and what it takes on the cluster. All are
-// behind Libra's activator, which leaves alone what did not opt in, each in a namespace of
-// its own: one follows another without anything being changed.
+// arm is a way to give out CPU and memory, and what it needs on the cluster. All arms are
+// behind Libra's activator, which leaves alone what did not opt in. Each has a namespace
+// of its own, so that one can follow another without any change.
 type arm struct {
 	evaluation.Arm
 	// functions is the kustomization of its functions, in evaluationManifests.
 	functions string
-	// at is the arm in whose namespace the functions are; empty is its own.
+	// at names the arm in whose namespace the functions are; empty means its own.
 	at string
 	// learns says that its functions opted in.
 	learns bool
-	source api.Source // of its namespace; empty is the cluster's, which is node
-	vpa    bool       // the vertical pod autoscaler takes care of its functions
+	source api.Source // of its namespace; empty means the cluster's, which is node
+	vpa    bool       // the vertical pod autoscaler manages its functions
 	parts  parts
-	// queue is the order of its functions' queues; empty is Libra's.
+	// queue is the order of its functions' queues; empty means Libra's.
 	queue string
 	// keepsIdle says that its pods lend nothing between requests.
 	keepsIdle bool
-	// perfect says that what its requests will use is told by the oracle, not predicted.
+	// perfect says that the oracle, not the predictor, tells what its requests will use.
 	perfect bool
-	// placement is how the pods of its requests are chosen; empty is as the cluster has it.
+	// placement is the placement policy for its requests; empty means the cluster's.
 	placement api.Placement
 }
 
 const evaluationManifests = "loadtest/functions/evaluation"
 
-// place names the arm in whose namespace the functions are.
+// place returns the name of the arm in whose namespace the functions are.
 func (a arm) place() string {
 	if a.at != "" {
 		return a.at
@@ -42,10 +42,11 @@ func (a arm) place() string {
 	return a.Name
 }
 
-// weighs says that its functions' pods have weights by what is in flight in them.
+// weighs reports whether its functions' pods have CPU weights that follow their requests
+// in flight.
 func (a arm) weighs() bool { return a.learns && a.source != api.SourceOwners && !a.parts.unweighted }
 
-// manifests is the path of the kustomization of its functions in a phase.
+// manifests returns the path of the kustomization of its functions in a phase.
 func (a arm) manifests(phase string) string {
 	if phase == phaseMemory {
 		return path.Join(evaluationManifests, "memory", a.functions)
@@ -53,7 +54,7 @@ func (a arm) manifests(phase string) string {
 	return path.Join(evaluationManifests, a.functions)
 }
 
-// arms are all that are compared, in the order of the report.
+// arms are those that the evaluation compares, in the order of the report.
 var arms = []arm{
 	{Arm: evaluation.Arm{Name: evaluation.Stock, Title: "stock",
 		About: "Knative as it is: each function has the limits that its owner configured."}, functions: "stock"},
@@ -77,7 +78,7 @@ var arms = []arm{
 		About: "Knative as it is, with a memory limit that fits every input."}, functions: "fits"},
 }
 
-// ablations are Libra without some of it, apart from the others.
+// ablations are Libra without some of its parts. They are measured in a run of their own.
 var ablations = []arm{
 	{Arm: evaluation.Arm{Name: "owners_no_safeguard", Base: evaluation.Owners, Title: "no safeguard",
 		About: "Libra, owners, without its safeguard (LIBRA-NS): who lent too much has it back when the request ends."},
@@ -109,13 +110,13 @@ var ablations = []arm{
 		functions: "functions", learns: true, perfect: true},
 }
 
-// escraLike says which ablation there is none of.
+// escraLike says which ablation is missing, and why.
 const escraLike = "An Escra-like arm, which raises and lowers limits by throttling and use alone: without predictions Libra borrows so, and lends nothing that could be borrowed."
 
-// allArms are those of every evaluation, in the order of the reports.
+// allArms returns the arms of all evaluations, in the order of the reports.
 func allArms() []arm { return slices.Concat(arms, ablations, placements) }
 
-// armNamed is the arm of a name, which there must be.
+// armNamed returns the arm with a name. It panics if there is none.
 func armNamed(name string) arm {
 	for _, a := range allArms() {
 		if a.Name == name {

@@ -55,7 +55,8 @@ func TestPatchesOfParts(t *testing.T) {
 	}
 }
 
-// An error leaves some of a change on the cluster, which neither the next arm nor who has the box next may find.
+// An error may leave part of a change on the cluster. Neither the next arm nor the next
+// user of the box may find it there.
 func TestPartsThatWereHalfSetAreSetAgain(t *testing.T) {
 	t.Chdir("../..")
 	k, log := fakeKubectl(t, `case "$*" in *daemonset/libra-agent*) exit 1;; *) echo "{}";; esac`)
@@ -66,7 +67,7 @@ func TestPartsThatWereHalfSetAreSetAgain(t *testing.T) {
 			t.Errorf("%s: the agents are not as it wants them, and it is measured", a.Name)
 		}
 	}
-	_ = e.putBack(t.Context()) // it has no cluster whose activator it could put back
+	_ = e.putBack(t.Context()) // fails: no cluster has an activator to put back
 	calls, err := os.ReadFile(log)
 	if err != nil {
 		t.Fatal(err)
@@ -97,7 +98,7 @@ func TestPartsThatAreNotAnsweringYet(t *testing.T) {
 	}
 }
 
-// render is what an arm's functions are in a phase, by name, as kustomize makes them.
+// render returns an arm's functions in a phase, by name, as kustomize renders them.
 func render(t *testing.T, phase string, a arm, suffix string) map[string]servingv1.Service {
 	t.Helper()
 	t.Chdir("../..")
@@ -132,7 +133,7 @@ func render(t *testing.T, phase string, a arm, suffix string) map[string]serving
 	return found
 }
 
-// Every arm has the ten, which differ in what the arm is about and in nothing else.
+// Every arm has the ten functions. They differ only in what the arm is about.
 func TestArmsAreOfTheTen(t *testing.T) {
 	for _, a := range arms {
 		if a.Name == evaluation.Fits {
@@ -169,13 +170,13 @@ func TestArmsAreOfTheTen(t *testing.T) {
 					t.Errorf("%s: %dm of a limit of %dm, which is not half of it", f, request, limit)
 				}
 			}
-			// Without a bound on its requests, a function does not lend what it leaves.
+			// Without a bound on its requests, a function does not lend its surplus.
 			if waits := all["dynamichtml-3"].Spec.Template.Spec; waits.ContainerConcurrency == nil || *waits.ContainerConcurrency == 0 {
 				t.Error("dynamichtml, which leaves most of its CPU, cannot lend it")
 			}
 			wantDefaults := 5
 			if a.source == api.SourceOwners {
-				wantDefaults = 0 // it needs to see them all
+				wantDefaults = 0 // owners needs to see all requests
 			}
 			if defaults != wantDefaults {
 				t.Errorf("%d run with Knative's defaults, want %d", defaults, wantDefaults)

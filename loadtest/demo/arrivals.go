@@ -8,13 +8,14 @@ import (
 )
 
 const (
-	// Load comes in phases: for so long at so many times the mean rate, in turn.
+	// Load alternates between two phases of this length, at these multiples of the
+	// mean rate.
 	burstPhase = 5 * time.Second
 	restRate   = 0.6
 	burstRate  = 1.4
 )
 
-// arrival is a request to come.
+// arrival is a planned request.
 type arrival struct {
 	at         time.Duration
 	function   string
@@ -24,18 +25,18 @@ type arrival struct {
 // callees are what arrivals are spread over, evenly.
 type callees struct {
 	functions []string
-	sets      int // copies of each, from 1
-	inputs    int // of each function's pool
+	sets      int // copies of each function, from 1
+	inputs    int // in each function's pool
 }
 
-// arrivals makes an open loop of so many requests a second on average: Poisson, with
-// bursts. The same seed always makes the same.
+// arrivals returns an open-loop schedule of perSecond requests a second on average:
+// Poisson, with bursts. The same seed always gives the same schedule.
 func arrivals(seed uint64, perSecond float64, length time.Duration, of callees) []arrival {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	var all []arrival
 	at := time.Duration(0)
 	for {
-		// Of mean 1, and used up at the rate of the moment.
+		// The interval has mean 1, and is used up at the current rate.
 		left := rng.ExpFloat64()
 		for {
 			rate := perSecond * rateAt(at)
@@ -64,7 +65,7 @@ func rateAt(at time.Duration) float64 {
 	return burstRate
 }
 
-// seedOf is a seed that follows from another and from what it is for.
+// seedOf derives a seed from another one and from its purpose.
 func seedOf(seed uint64, what ...any) uint64 {
 	h := fnv.New64a()
 	fmt.Fprint(h, seed)

@@ -27,7 +27,8 @@ func TestArrivalsFollowFromTheirSeed(t *testing.T) {
 	})
 }
 
-// Over a long time there are as many as was asked for, in bursts.
+// Over a long time there are as many arrivals as were asked for,
+// in bursts.
 func TestArrivalsHaveTheirRate(t *testing.T) {
 	const rate = 50
 	all := arrivals(1, rate, 1000*time.Second, fewCallees)

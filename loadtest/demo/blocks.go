@@ -22,19 +22,19 @@ import (
 
 const (
 	plainFunction = "plain"
-	// plainPerSecond is how often the bystanders' service is called, in each block.
+	// plainPerSecond is the rate at which each block calls the bystanders' service.
 	plainPerSecond = 5
 	plainInputs    = 20
 
-	// wholeTimeout is how long an arm may take until its pods are those that it is to have.
+	// wholeTimeout is how long an arm may take until it has exactly its pods.
 	wholeTimeout = 2 * time.Minute
-	// mostFailed is how many blocks may fail in a row until all is given up.
+	// mostFailed is how many blocks may fail in a row until the phase is given up.
 	mostFailed = 4
-	// longestError is as much of an error as is kept with its request.
+	// longestError is how many bytes of an error are kept with its request.
 	longestError = 160
 )
 
-// scene is a phase that is set up: its functions are there, and have been learned.
+// scene is a phase that is set up: its functions are installed and learned.
 type scene struct {
 	phase
 	places    map[string]*demo // by the arm that they are named after
@@ -42,15 +42,15 @@ type scene struct {
 	sets      int
 	pool      pool
 	capacity  capacity
-	// bystander is where those are who have nothing to do with the functions; nil where
+	// bystander is the place of the services that have nothing to do with the functions; nil if
 	// they are not measured.
 	bystander *demo
 	plain     []inputs.Input
 }
 
-// measure measures all combinations of a scene, block after block: each number of all
-// combinations before the next, so that what changes over time changes for all. After
-// each number it looks at how much time is left for the rest, and for what follows.
+// measure measures all combinations of a scene, block after block. It takes each block number through
+// all combinations before the next number, so that changes over time affect all alike. After each
+// number it checks how much time is left for the rest, and for the phases that follow.
 func (e *evaluate) measure(ctx context.Context, s *scene, following timePlan) error {
 	spinning, failed := false, 0
 	first := s.first()
@@ -88,12 +88,12 @@ func (e *evaluate) measure(ctx context.Context, s *scene, following timePlan) er
 				if failed++; ctx.Err() != nil || failed == mostFailed {
 					return err
 				}
-				// One block is no reason to lose the others.
+				// One failed block is no reason to lose the others.
 				e.say("not measured: %v", err)
 				e.data.Unmeasured = append(e.data.Unmeasured, err.Error())
 			}
-			// All that was measured so far, in case that nothing follows. Of a whole evaluation
-			// that takes a second, which not every block is to wait for.
+			// Save everything measured so far, in case nothing follows. For a whole evaluation
+			// this takes a second, too long to do it after every block.
 			if err := e.data.WriteFile(e.path(evaluation.DataFile)); err != nil {
 				return err
 			}
@@ -105,7 +105,8 @@ func (e *evaluate) measure(ctx context.Context, s *scene, following timePlan) er
 	return nil
 }
 
-// inTime leaves out what there is no time for of the rest of a phase, and says so.
+// inTime returns the combinations in the rest of a phase, without the turns for which there is
+// no time, and logs those.
 func (e *evaluate) inTime(rest phase, following timePlan) []combination {
 	if rest.name == phaseDemo {
 		rest = rest.shortened(e.left())
@@ -114,7 +115,7 @@ func (e *evaluate) inTime(rest phase, following timePlan) []combination {
 	e.planned = e.measured + fitted.blocks()
 	for _, left := range rest.leftOut(fitted[0]) {
 		e.say("left out from now on: %s", left)
-		// The demo promises no more than the first block of each.
+		// The demo promises only the first block of each.
 		if rest.name != phaseDemo {
 			e.data.Unmeasured = append(e.data.Unmeasured, "After some blocks: "+left)
 		}
@@ -190,7 +191,8 @@ func (e *evaluate) block(ctx context.Context, s *scene, c combination, a arm, nu
 	return b, err
 }
 
-// reads reads counters before a block. What it returns reads them again, and has noted what they were.
+// reads reads counters before a block. The function that it returns reads them again, and
+// passes both readings to note.
 func reads[T any](ctx context.Context, read func(context.Context) (T, error), note func(before, now T)) (after func() error, err error) {
 	before, err := read(ctx)
 	return func() error {
@@ -202,7 +204,7 @@ func reads[T any](ctx context.Context, read func(context.Context) (T, error), no
 	}, err
 }
 
-// measuredArms are those that have blocks, in the order of the report.
+// measuredArms returns the arms that have blocks, in the order of the report.
 func measuredArms(blocks []evaluation.Block) []evaluation.Arm {
 	var found []evaluation.Arm
 	for _, a := range allArms() {
@@ -213,8 +215,7 @@ func measuredArms(blocks []evaluation.Block) []evaluation.Arm {
 	return found
 }
 
-// send sends a schedule to the functions of a place, and reads the node's CPU over its
-// length.
+// send sends a schedule to the functions of a place and measures the node's CPU use over its length.
 func (e *evaluate) send(ctx context.Context, s *scene, c combination, own *demo, m *meter, schedule []arrival, b *evaluation.Block) (err error) {
 	messages := make([]message, len(schedule))
 	for i, a := range schedule {
@@ -289,8 +290,7 @@ func (e *evaluate) send(ctx context.Context, s *scene, c combination, own *demo,
 	return group.Wait()
 }
 
-// ready waits until the pods of an arm are those that it is to have, and Libra's parts
-// are as it wants them.
+// ready waits until an arm has exactly its pods, and sets Libra's parts as the arm needs them.
 func (e *evaluate) ready(ctx context.Context, s *scene, a arm, own *demo) error {
 	if a.learns && a.parts != e.parts {
 		e.say("Libra's parts: %s", a.Title)
@@ -311,7 +311,7 @@ func (e *evaluate) ready(ctx context.Context, s *scene, a arm, own *demo) error 
 	return e.placeBy(ctx, s, own, a.placement)
 }
 
-// requestsOf joins what was planned with what came of it.
+// requestsOf joins the planned requests with their outcomes.
 func requestsOf(schedule []arrival, p pool, fates []fate) []evaluation.Request {
 	requests := make([]evaluation.Request, len(schedule))
 	for n, a := range schedule {
@@ -346,7 +346,7 @@ func firstError(requests []evaluation.Request) string {
 	return ""
 }
 
-// plainPool are the inputs of the bystanders' service.
+// plainPool makes the inputs of the bystanders' service.
 func plainPool(seed uint64, corpus []byte) []inputs.Input {
 	rng := rand.New(rand.NewPCG(seedOf(seed, plainFunction), 0))
 	var made []inputs.Input
@@ -356,8 +356,8 @@ func plainPool(seed uint64, corpus []byte) []inputs.Input {
 	return made
 }
 
-// warmUp has the functions of all places answer, and then work for a while, so that no
-// block finds them colder than another.
+// warmUp waits until the functions of all places answer, and then has them work for a while, so
+// that no block finds them colder than another.
 func (e *evaluate) warmUp(ctx context.Context, s *scene, length time.Duration) error {
 	for _, place := range slices.Sorted(maps.Keys(s.places)) {
 		own := s.places[place]
@@ -387,7 +387,7 @@ func (e *evaluate) warmUp(ctx context.Context, s *scene, length time.Duration) e
 	return nil
 }
 
-// untilAnswered sends a message until it is answered as it should be, some times in a row.
+// untilAnswered sends a message until it has been answered right warmAnswers times in a row.
 func (s sender) untilAnswered(ctx context.Context, m message, who string) error {
 	inARow := 0
 	return eventually(ctx, warmTimeout, func(ctx context.Context) error {

@@ -12,39 +12,41 @@ import (
 )
 
 const (
-	// calibrateLoad is the part of the node at which the cost of a request is measured.
+	// calibrateLoad is the load, in percent, at which the cost of a request is measured.
 	calibrateLoad = 50
-	// platformLooks and pathLooks are how often what the platform uses is measured, and what
-	// a request costs beside its function: the least counts, because what else happens on
-	// the node meanwhile only adds (7 to 26 ms were measured of a request that costs 8).
+	// platformLooks and pathLooks are how often the platform's own CPU use, and the cost of
+	// a request beside its function, are measured. The least counts, because other activity
+	// on the node only adds (a request that costs 8 ms was measured at 7 to 26 ms).
 	platformLooks, pathLooks = 3, 2
-	// guessedPath is what a request costs beside its function before that was measured.
+	// guessedPath is what a request is taken to cost beside its function until that is
+	// measured.
 	guessedPath = 6 * time.Millisecond
-	// dearestPath is more than a request can cost beside its function on a node that does
-	// nothing else.
+	// dearestPath is more than a request can cost beside its function on an otherwise idle
+	// node.
 	dearestPath = 100 * time.Millisecond
 	// leastRoom is how much of a core the platform must leave for functions.
 	leastRoom = 0.2
 )
 
-// capacity is what the node has for functions, and what a request takes of it.
+// capacity is how much CPU the node has for functions, and how much of it a request takes.
 type capacity struct {
 	cores    int
 	platform float64 // cores in use when there are no requests
-	// function is the CPU of a request's function on average, and path all that a request
-	// takes beside it.
+	// function is the mean CPU time of a request's function, and path all CPU time that a
+	// request takes beside it.
 	function, path time.Duration
 }
 
-// perSecond is how many requests a second are so many percent of what the platform leaves.
+// perSecond returns how many requests a second use load percent of the cores that the
+// platform leaves.
 func (c capacity) perSecond(load int) float64 {
 	return float64(load) / 100 * c.room() / (c.function + c.path).Seconds()
 }
 
-// room is how many cores the platform leaves.
+// room returns how many cores the platform leaves.
 func (c capacity) room() float64 { return float64(c.cores) - c.platform }
 
-// check says why nothing can be measured on such a node.
+// check returns an error that says why nothing can be measured on this node, or nil.
 func (c capacity) check() error {
 	if c.room() < leastRoom {
 		return fmt.Errorf("the node uses %.2f of %d cores without a request, which leaves less than %.1f for functions: end what else runs on this machine", c.platform, c.cores, leastRoom)
@@ -55,9 +57,8 @@ func (c capacity) check() error {
 	return nil
 }
 
-// pathOf is what each of some requests took beside its function: what the node used
-// meanwhile, less the platform's and less what the functions use for the same requests
-// alone.
+// pathOf returns the CPU time that each of some requests took beside its function: the
+// node's meanwhile, less the platform's and less the functions' for the same requests alone.
 func (c capacity) pathOf(node, passed time.Duration, requests int, functions time.Duration) (time.Duration, error) {
 	if requests == 0 {
 		return 0, errors.New("no request was sent to calibrate with")
@@ -66,12 +67,13 @@ func (c capacity) pathOf(node, passed time.Duration, requests int, functions tim
 	if path > dearestPath {
 		return 0, fmt.Errorf("a request takes %v of CPU beside its function, which is more than %v: something else runs on this machine", path, dearestPath)
 	}
-	// Less than nothing is noise.
+	// A negative result is noise.
 	return max(0, path), nil
 }
 
-// measurePlatform is how many cores are in use when nobody sends anything: the least of
-// some times of a length, as what has just been started is busy for a while.
+// measurePlatform returns how many cores are in use while nobody sends anything: the least
+// of platformLooks measurements of a length, because parts that have just started are busy
+// for a while.
 func measurePlatform(ctx context.Context, length time.Duration) (float64, error) {
 	least := math.Inf(1)
 	for range platformLooks {
@@ -92,8 +94,8 @@ func measurePlatform(ctx context.Context, length time.Duration) (float64, error)
 	return least, nil
 }
 
-// meanCPU is the CPU of a request's function on average, where each function and each of
-// its inputs is as likely.
+// meanCPU returns the mean CPU time of a request's function, if each function and each of
+// its inputs is equally likely.
 func meanCPU(alone []evaluation.Alone, functions []string) time.Duration {
 	sum, inputs := map[string]float64{}, map[string]int{}
 	for _, a := range alone {

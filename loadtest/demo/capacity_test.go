@@ -10,8 +10,8 @@ import (
 	"libra.dev/libra/loadtest/demo/evaluation"
 )
 
-// Sending at the rate of a load takes that share of what the platform leaves, whatever it
-// is made of, once the path's cost was measured at another rate.
+// Requests at the rate of a load use that share of what the platform leaves, whatever
+// they cost, once the path's cost was measured at another rate.
 func TestALoadIsThatShareOfTheNode(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		cores := rapid.IntRange(2, 64).Draw(t, "cores")

@@ -15,11 +15,11 @@ import (
 // boxNode is the name of the box's only node, or of its control node among several.
 const boxNode = "box"
 
-// boxWorker is how the box names its workers.
+// boxWorker matches the names of the box's workers.
 var boxWorker = regexp.MustCompile(`^w[1-9]$`)
 
-// checkBox refuses a cluster that is not the box: on any other one, a person
-// has to confirm first. It finds the box's workers, too.
+// checkBox refuses a cluster that is not the box: on any other one, a person has to
+// confirm first. It also finds the box's workers.
 func (d *demo) checkBox(ctx context.Context) error {
 	var nodes corev1.NodeList
 	if err := d.kubectl.get(ctx, &nodes, "nodes"); err != nil {
@@ -43,7 +43,7 @@ func (d *demo) checkBox(ctx context.Context) error {
 	return nil
 }
 
-// checkOther refuses a cluster that has Libra, or one of the namespaces: what is in them
+// checkOther refuses a cluster that has Libra, or one of the namespaces: their content
 // would be changed, and removed at the end.
 func (d *demo) checkOther(ctx context.Context, namespaces ...string) error {
 	for _, n := range append(namespaces, libraNamespace, agentNamespace) {
@@ -57,7 +57,7 @@ func (d *demo) checkOther(ctx context.Context, namespaces ...string) error {
 	return nil
 }
 
-// machine says in a line what the cluster runs on.
+// machine describes in one line what the cluster runs on.
 func (d *demo) machine(ctx context.Context) (string, error) {
 	var nodes corev1.NodeList
 	if err := d.kubectl.get(ctx, &nodes, "nodes"); err != nil {
@@ -68,7 +68,7 @@ func (d *demo) machine(ctx context.Context) (string, error) {
 		cpus += n.Status.Capacity.Cpu().Value()
 		gib += n.Status.Capacity.Memory().Value() >> 30
 	}
-	if len(d.workers) > 0 { // parts of this machine
+	if len(d.workers) > 0 { // the nodes are parts of this machine
 		cpus, gib = int64(coresOf(nodes.Items)), 0
 		for _, n := range nodes.Items {
 			gib = max(gib, n.Status.Capacity.Memory().Value()>>30)

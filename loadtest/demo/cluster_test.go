@@ -38,7 +38,7 @@ func TestTheBoxIsKnownByItsNodes(t *testing.T) {
 	}
 }
 
-// On a box of one node nothing is other than it was without workers.
+// On a box of one node, workers change nothing.
 func TestFunctionsOfTestsAreKeptOnOneOfSeveralWorkers(t *testing.T) {
 	for workers, want := range map[string]string{"": "", "w1 w2": "annotate --overwrite namespace default " + nodeSelectorAnnotation + "=kubernetes.io/hostname=w1\n"} {
 		k, log := fakeKubectl(t, "")

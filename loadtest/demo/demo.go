@@ -16,14 +16,14 @@ const (
 	// requests that it is measured with.
 	learnSeed = 1 << 32
 
-	// A function's pod takes its time to drain.
+	// A function's pod takes time to drain.
 	removeTimeout = 4 * time.Minute
 
 	// modelsTimeout is how long the predictor may take to learn after the last request.
 	modelsTimeout = time.Minute
 
-	// settleTime is the predictor's interval of refits and the age at which the
-	// activator fetches a table again.
+	// settleTime is the predictor's refit interval, plus the age at which the activator
+	// fetches a table again.
 	settleTime = 6 * time.Second
 )
 
@@ -33,7 +33,7 @@ type demo struct {
 	namespace string // of the functions
 	services  services
 	kubectl   kubectl
-	kube      client.Client // of the same cluster; made when it is first needed
+	kube      client.Client // of the same cluster; created when first needed
 	workers   []string      // of a box of several nodes
 	images    images
 	targets   targets
@@ -42,7 +42,7 @@ type demo struct {
 	start     time.Time
 }
 
-// boxed says whether the cluster is the box, which is ours alone.
+// boxed reports whether the cluster is the box, which nobody else uses.
 func (d *demo) boxed() bool { return d.context == "" }
 
 // say writes a line of progress.
@@ -50,16 +50,17 @@ func (d *demo) say(format string, args ...any) {
 	fmt.Fprintf(d.out, "[%4.0f s] %s\n", time.Since(d.start).Seconds(), fmt.Sprintf(format, args...))
 }
 
-// path is the path of a file in the folder of the results.
+// path returns the path of a file in the results folder.
 func (d *demo) path(names ...string) string {
 	return filepath.Join(append([]string{d.outDir}, names...)...)
 }
 
-// awaitModels waits until the predictor has learned every function. A function
-// that it has not is run with its own limits, so the demo goes on without.
+// awaitModels waits until the predictor has learned every function. A function that it
+// has not learned runs with its own limits, so the demo goes on without it. If it has
+// learned none, that is an error.
 func (d *demo) awaitModels(ctx context.Context) error {
 	var missing []string
-	// Not the attempt's context: what one finds out when time is up counts.
+	// Not the attempt's context: an answer that arrives when time is up counts.
 	_ = eventually(ctx, modelsTimeout, func(context.Context) error {
 		if missing = d.modelsMissing(ctx); len(missing) > 0 {
 			return fmt.Errorf("no model of %s", strings.Join(missing, ", "))

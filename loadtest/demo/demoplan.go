@@ -9,33 +9,35 @@ import (
 const (
 	phaseDemo = "the demo"
 
-	// demoTime is how long the demo may take, from when the box runs until its table, of which
-	// it measures for less than six minutes.
+	// demoTime is how long the demo may take, from when the box runs until its table. It
+	// measures for less than six minutes of that.
 	demoTime              = 9 * time.Minute
 	demoLeast, demoLonger = 5 * time.Minute, time.Hour
-	// demoBlock has as much of rest as of burst.
+	// demoBlock has as much rest as burst.
 	demoBlock = 2 * burstPhase
-	// demoBlocks are those of each arm at each load. The first are measured in any case.
+	// demoBlocks is the number of blocks of each arm at each load. The first one is measured
+	// in any case.
 	demoBlocks = 3
-	// demoPods are those of each arm.
+	// demoPods is the number of pods of each arm.
 	demoPods = 10
 
-	// demoCores are so many cores as the ten functions, of one pod each, can keep busy: on a
-	// larger node the loads are of these.
+	// demoCores is how many cores the ten functions, with one pod each, can keep busy: on a
+	// larger node the loads are percentages of these.
 	demoCores = 2
-	// typicalFunction and typicalPath are the CPU of a request's function and of what is
-	// beside it, as they were on the box, for clusters whose cgroups nobody reads.
+	// typicalFunction and typicalPath are the CPU time of a request's function and the CPU
+	// time beside it, as measured on the box. They stand in on clusters whose cgroups the demo
+	// does not read.
 	typicalFunction, typicalPath = 50 * time.Millisecond, 20 * time.Millisecond
 )
 
-// demoLoads are, in the order in which they go when time is short, with what passes about
-// between their blocks.
+// demoLoads are the loads, the last of which is dropped first when time is short, and about
+// how much time passes between their blocks.
 var demoLoads = []struct {
 	load int
 	gap  time.Duration
 }{{loadHigh, 6 * time.Second}, {loadMiddle, 3 * time.Second}}
 
-// demoPlan is the demo's: all of it again and again, as often as there is time.
+// demoPlan returns the demo's plan: all of it again and again, as often as there is time.
 func demoPlan(limit time.Duration) timePlan {
 	with := func(blocks int) timePlan {
 		ph := phase{name: phaseDemo}
@@ -51,8 +53,8 @@ func demoPlan(limit time.Duration) timePlan {
 	return with(max(demoBlocks, int((limit-demoPace.opening-demoPace.closing)/with(1).takes())))
 }
 
-// shortened is the rest of a phase with so many blocks of each turn less that it takes no
-// longer than the time there is, but with the next of each.
+// shortened returns the rest of a phase, less as many blocks of each turn as it takes to fit
+// into the time there is. Each turn keeps its next block.
 func (ph phase) shortened(time time.Duration) phase {
 	for shorter := true; shorter && ph.takes() > time; {
 		shorter = false
@@ -68,7 +70,7 @@ func (ph phase) shortened(time time.Duration) phase {
 	return ph
 }
 
-// hasBystanders says whether a service that did not opt in is called in its blocks.
+// hasBystanders reports whether its blocks call a service that did not opt in.
 func (c combination) hasBystanders() bool {
 	return c.part == evaluation.PartBystanders || c.part == evaluation.PartDemo
 }

@@ -20,17 +20,17 @@ import (
 	"libra.dev/libra/pkg/api"
 )
 
-// shiftedScale is how much smaller the inputs are that Libra learns from before the
-// ablations: its predictions are wrong then.
+// shiftedScale scales the inputs that Libra learns from before the ablations, so that its
+// predictions are wrong.
 const shiftedScale = 0.5
 
-// evaluationParts are what --parts knows.
+// evaluationParts are the values that --parts accepts.
 var evaluationParts = []string{evaluation.PartRequests, evaluation.PartBystanders, evaluation.PartMemory, evaluation.PartCost}
 
-// evaluationLoads are what --loads knows.
+// evaluationLoads are the values that --loads accepts.
 var evaluationLoads = []int{loadLow, loadMiddle, loadHigh, loadOver}
 
-// evaluateOptions are the flags that the evaluation has beyond the demo's.
+// evaluateOptions are the evaluation's flags beyond the demo's.
 type evaluateOptions struct {
 	quick, ablations, again bool
 	limit                   time.Duration
@@ -45,25 +45,25 @@ type evaluate struct {
 	evaluateOptions
 	pace pace
 	data evaluation.Data
-	plan timePlan // whole, with what there is no time for
+	plan timePlan // the whole, with blocks for which there is no time
 
 	pool     pool
-	learned  pool // what Libra learns from: other inputs
+	learned  pool // other inputs, from which Libra learns
 	capacity capacity
-	// places are those that there are, by namespace.
+	// places are the places that exist, by namespace.
 	places   map[string]*demo
-	sets     map[string]int // how many they have
+	sets     map[string]int // how many sets each place has
 	hasVPA   bool
-	parts    parts   // as Libra's are known to be set
+	parts    parts   // how Libra's parts are known to be set
 	oracle   *oracle // nil without an arm that asks it
 	gaps     gapsSeen
-	measured int // blocks so far
-	planned  int // blocks, as the plan is now
-	// repeated is how long it took to measure blocks again.
+	measured int // blocks measured so far
+	planned  int // blocks in the current plan
+	// repeated is how long measuring blocks again has taken.
 	repeated  time.Duration
-	placement api.Placement // that the activator is known to go by; empty is not known
+	placement api.Placement // that the activator is known to follow; empty: not known
 	changed   []setting
-	write     func(*demo, evaluation.Data) error // the report
+	write     func(*demo, evaluation.Data) error // writes the report
 }
 
 func newEvaluate() *cobra.Command {
@@ -97,7 +97,7 @@ It is to be run from the root of the repository, and may be run again at any tim
 	return cmd
 }
 
-// startEvaluation checks what can be checked, and runs the evaluation.
+// startEvaluation checks the flags and the cluster, and runs the evaluation.
 func startEvaluation(ctx context.Context, o options, eo evaluateOptions, out io.Writer) error {
 	d := newDemo(o, out)
 	if eo.again {
@@ -119,14 +119,14 @@ func startEvaluation(ctx context.Context, o options, eo evaluateOptions, out io.
 	return e.run(ctx)
 }
 
-// newEvaluation is one of the ten functions and of bystanders.
+// newEvaluation returns an evaluation of the ten functions and of bystanders.
 func newEvaluation(d *demo, namespace string) *evaluate {
 	d.namespace = namespace
 	d.services = services{optedIn: trace.Mixed, all: append(slices.Clone(trace.Mixed), plainFunction, spinDeployment)}
 	return &evaluate{demo: d, places: map[string]*demo{}, sets: map[string]int{}, gaps: gapsSeen{}, write: writeReport}
 }
 
-// check checks the flags, and makes the plan.
+// check checks the flags and makes the plan.
 func (e *evaluate) check() error {
 	var errs []error
 	for _, part := range e.evaluateOptions.parts {
@@ -147,7 +147,8 @@ func (e *evaluate) check() error {
 	e.pace = fullPace
 	if e.quick {
 		l, e.pace = quick, quickPace
-		// Its images alone take longer to make, and it takes minutes to learn.
+		// Building VPA's images alone takes longer than a quick run, and VPA takes minutes
+		// to learn.
 		e.without = append(slices.Clone(e.without), evaluation.VPA)
 	}
 	if e.blocks > 0 {
@@ -174,7 +175,7 @@ func (e *evaluate) check() error {
 	return errors.Join(append(errs, e.checkCommon(e.loads, e.blocks))...)
 }
 
-// checkCommon checks what both evaluations have, by the pace that they go at.
+// checkCommon checks the flags that both evaluations have, against the pace.
 func (e *evaluate) checkCommon(loads []int, blocks int) error {
 	var errs []error
 	if !e.boxed() {
@@ -194,20 +195,21 @@ func (e *evaluate) checkCommon(loads []int, blocks int) error {
 	return errors.Join(errs...)
 }
 
-// uses says whether the plan, with all that there may be time for, has an arm.
+// uses reports whether an arm is in the plan, including the blocks for which there may be
+// no time.
 func (e *evaluate) uses(name string) bool {
 	return slices.ContainsFunc(e.plan.arms(), func(a arm) bool { return a.Name == name })
 }
 
-// perfect says whether there is an arm whose predictions are never wrong.
+// perfect reports whether there is an arm whose predictions are never wrong.
 func (e *evaluate) perfect() bool {
 	return slices.ContainsFunc(e.plan.arms(), func(a arm) bool { return a.perfect })
 }
 
-// left is how long may still be measured.
+// left returns how much time is left to measure.
 func (e *evaluate) left() time.Duration { return e.limit - time.Since(e.start) - e.pace.closing }
 
-// run does the whole evaluation.
+// run runs the whole evaluation.
 func (e *evaluate) run(ctx context.Context) (err error) {
 	if err := os.MkdirAll(e.outDir, 0o755); err != nil {
 		return err
@@ -237,7 +239,7 @@ func (e *evaluate) run(ctx context.Context) (err error) {
 	} else {
 		e.data.Alerts = alerts
 	}
-	// Also after a failure, or when the user has had enough.
+	// Clean up even after a failure or an interrupt.
 	after, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUpTimeout)
 	defer cancel()
 	err = errors.Join(err, e.putBack(after))
@@ -266,7 +268,7 @@ func (e *evaluate) measureAll(ctx context.Context) (failed error) {
 		return err
 	}
 	for i := range e.plan {
-		// What was quick so far leaves time for more, and what was slow for less.
+		// Phases that were quick leave time for more blocks, slow ones for fewer.
 		fitted := e.plan[i:].by(e.gaps).fit(e.left())
 		e.planned = e.measured + fitted.blocks()
 		e.data.Unmeasured = append(e.data.Unmeasured, e.plan[i].leftOut(fitted[0])...)
@@ -296,7 +298,7 @@ func (e *evaluate) measureAll(ctx context.Context) (failed error) {
 	return failed
 }
 
-// openCluster brings Libra on the cluster, and finds out what the node has room for.
+// openCluster installs Libra on the cluster, and measures the node's capacity.
 func (e *evaluate) openCluster(ctx context.Context) error {
 	e.say("what an earlier evaluation or demo has left: removing it")
 	if err := errors.Join(e.removeFour(ctx), e.clear(ctx)); err != nil {
@@ -329,8 +331,8 @@ func (e *evaluate) openCluster(ctx context.Context) error {
 	return e.calibrate(ctx)
 }
 
-// describeMachine notes what is measured on. The cores of another cluster are nobody's to
-// read.
+// describeMachine records what the evaluation runs on. It does not read the cores of a
+// cluster other than the box.
 func (e *evaluate) describeMachine(ctx context.Context) error {
 	about, err := e.machine(ctx)
 	if err != nil || !e.boxed() {
@@ -346,8 +348,8 @@ func (e *evaluate) describeMachine(ctx context.Context) error {
 	return nil
 }
 
-// coresOf are the cores of this machine, all of which the control node of several has; its
-// workers have each some of them.
+// coresOf returns how many cores this machine has. With several nodes, the control node
+// has all of them, and each worker has some.
 func coresOf(nodes []corev1.Node) int {
 	var most int64
 	for _, n := range nodes {
@@ -356,7 +358,8 @@ func coresOf(nodes []corev1.Node) int {
 	return int(most)
 }
 
-// calibrate brings the functions of an arm without limits, and measures there.
+// calibrate installs the functions of an arm without limits, and measures the capacity
+// there.
 func (e *evaluate) calibrate(ctx context.Context) error {
 	a := armNamed(evaluation.NoLimits)
 	own := e.placeFor(phase{name: phaseTen}, a, 1)
@@ -376,7 +379,7 @@ func (e *evaluate) calibrate(ctx context.Context) error {
 	return e.measureCapacity(ctx, own)
 }
 
-// measureCapacity runs each input alone, at a place without limits, and finds out what a
+// measureCapacity runs each input alone, at a place without limits, and measures what a
 // request costs there beside its function.
 func (e *evaluate) measureCapacity(ctx context.Context, own *demo) error {
 	e.say("alone: each of %d inputs of each function, %d times", len(e.pool[trace.Mixed[0]]), aloneRuns)
@@ -406,8 +409,8 @@ func (e *evaluate) measureCapacity(ctx context.Context, own *demo) error {
 	return nil
 }
 
-// measurePath is what a request costs beside its function, over requests to a place
-// without limits.
+// measurePath returns the CPU time that a request costs beside its function, from requests
+// to a place without limits.
 func (e *evaluate) measurePath(ctx context.Context, own *demo, look int) (time.Duration, error) {
 	alone := map[string]map[int]time.Duration{}
 	for _, r := range e.data.Alone {

@@ -2,7 +2,7 @@ package main
 
 import "libra.dev/libra/loadtest/demo/evaluation"
 
-// reportAgain writes the report of what was written down.
+// reportAgain writes the report of an earlier evaluation.
 func reportAgain(d *demo, write func(*demo, evaluation.Data) error) error {
 	data, err := evaluation.ReadFile(d.path(evaluation.DataFile))
 	if err != nil {

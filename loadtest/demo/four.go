@@ -10,17 +10,17 @@ import (
 )
 
 const (
-	// fourNamespace is where end-to-end tests, chaos and the benches have their functions.
+	// fourNamespace is where the functions of end-to-end tests, chaos and the benches are.
 	fourNamespace = "default"
-	// fourLearned is how much of a schedule Libra learns from, in the time that it is to take
-	// when requests come as they are due.
+	// fourLearned is how much of a schedule Libra learns from, as the time it takes when each
+	// request is sent when it is due.
 	fourLearned = time.Minute
 )
 
 // four are the functions of end-to-end tests and chaos, and a service that did not opt in.
 var four = services{manifests: "loadtest/functions/manifests", optedIn: schedule.Functions, all: schedule.All}
 
-// learnFour has Libra learn the four from requests of the kind that they will get.
+// learnFour teaches Libra the four functions, with requests of the kind that they will get.
 func (d *demo) learnFour(ctx context.Context) error {
 	if err := d.forget(ctx); err != nil {
 		return err
@@ -45,7 +45,7 @@ func (d *demo) learnFour(ctx context.Context) error {
 	return rig.Pause(ctx, settleTime)
 }
 
-// fourLessons are requests of a schedule of their own.
+// fourLessons returns lessons from a schedule of their own.
 func (d *demo) fourLessons() []lesson {
 	corpus := inputs.Corpus()
 	p := pool{}

@@ -21,14 +21,14 @@ import (
 	"libra.dev/libra/pkg/settings"
 )
 
-// services are the Knative Services that are called.
+// services are the Knative Services to call.
 type services struct {
 	manifests    string // kustomization that installs them
 	optedIn, all []string
-	each         int // pods of each; 0 is one
+	each         int // pods of each; 0 means one
 }
 
-// pods is how many of each there are to be.
+// pods returns the number of pods of each service.
 func (s services) pods() int { return max(1, s.each) }
 
 const (
@@ -43,7 +43,7 @@ const (
 	readyTimeout = 4 * time.Minute
 )
 
-// images names the references of the images by the names in the manifests.
+// images maps the names of the images in the manifests to their references.
 type images map[string]string
 
 func readImages(path string, s services) (images, error) {
@@ -71,7 +71,7 @@ func readImages(path string, s services) (images, error) {
 	return im, nil
 }
 
-// kustomization is the part of kustomize's file that the demo writes.
+// kustomization is the part of a kustomization file that the demo writes.
 type kustomization struct {
 	APIVersion string           `json:"apiVersion"`
 	Kind       string           `json:"kind"`
@@ -107,14 +107,13 @@ type kustomizeImage struct {
 	Digest  string `json:"digest,omitempty"`
 }
 
-// kustomize writes a kustomization into dir that is the one at base with our
-// images and patches, in namespace unless that is empty.
+// kustomize writes a kustomization into dir that adds our images and patches to the one at base,
+// in namespace unless that is empty.
 func (im images) kustomize(dir, base, namespace string, patches ...kustomizePatch) error {
 	return im.write(dir, base, kustomization{Namespace: namespace, Patches: patches})
 }
 
-// write writes a kustomization into dir that is the one at base, with our images, and
-// with what k says.
+// write writes a kustomization into dir that adds our images, and k, to the one at base.
 func (im images) write(dir, base string, k kustomization) error {
 	relative, err := relativePath(dir, base)
 	if err != nil {
@@ -133,8 +132,8 @@ func (im images) write(dir, base string, k kustomization) error {
 	return os.WriteFile(filepath.Join(dir, "kustomization.yaml"), data, 0o644)
 }
 
-// relativePath is the path of manifests from dir, which it makes: kustomize takes relative
-// paths only, and looks at them without symlinks.
+// relativePath returns the path from dir, which it creates, to manifests: kustomize takes only
+// relative paths, and resolves symlinks first.
 func relativePath(dir, manifests string) (string, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", err
@@ -165,29 +164,28 @@ func kustomizeImageOf(name, reference string) kustomizeImage {
 	if repository, digest, ok := strings.Cut(reference, "@"); ok {
 		return kustomizeImage{Name: name, NewName: repository, Digest: digest}
 	}
-	// A colon before the last slash is that of the registry's port.
+	// A colon before the last slash belongs to the registry's port.
 	if colon := strings.LastIndex(reference, ":"); colon > strings.LastIndex(reference, "/") {
 		return kustomizeImage{Name: name, NewName: reference[:colon], NewTag: reference[colon+1:]}
 	}
 	return kustomizeImage{Name: name, NewName: reference, NewTag: "latest"}
 }
 
-// apply applies the kustomization in dir. Webhooks may not be up yet.
+// apply applies the kustomization in dir. It retries, because webhooks may not be up yet.
 func (k kubectl) apply(ctx context.Context, dir string) error {
 	return eventually(ctx, applyTimeout, func(ctx context.Context) error {
 		return k.applyFrom(ctx, nil, "-k", dir)
 	})
 }
 
-// applyFrom applies what the arguments name, which may be what is read from stdin.
+// applyFrom applies what the arguments name, which may be stdin.
 func (k kubectl) applyFrom(ctx context.Context, stdin io.Reader, from ...string) error {
 	args := []string{"apply", "--server-side", "--force-conflicts", "--field-manager=" + fieldManager}
 	_, err := k.do(ctx, call{timeout: time.Minute, stdin: stdin, args: append(args, from...)})
 	return err
 }
 
-// installLibra applies Libra's parts, all but the activator, has them act, and waits for
-// them.
+// installLibra applies all of Libra's parts but the activator, and waits for them.
 func (d *demo) installLibra(ctx context.Context) error {
 	dir := d.path("kustomize", "libra")
 	var k kustomization
@@ -229,8 +227,8 @@ func (d *demo) installLibra(ctx context.Context) error {
 	return d.kubectl.wait(ctx, readyTimeout, "-n", libraNamespace, "wait", "--for=condition=Ready", "inferenceservice/libra")
 }
 
-// awaitPredictor waits until the predictor's pods have a container that is right: KServe takes a
-// moment to write down in the Deployment what the InferenceService says.
+// awaitPredictor waits until right accepts the predictor's container: KServe takes a moment to
+// copy the InferenceService into the Deployment.
 func (d *demo) awaitPredictor(ctx context.Context, right func(corev1.Container) error) error {
 	if err := eventually(ctx, readyTimeout, func(ctx context.Context) error {
 		var deployment appsv1.Deployment
@@ -244,20 +242,20 @@ func (d *demo) awaitPredictor(ctx context.Context, right func(corev1.Container) 
 	return d.kubectl.wait(ctx, readyTimeout, "-n", libraNamespace, "rollout", "status", "deployment/libra-predictor")
 }
 
-// awaitAgents waits until each node has its agent as the DaemonSet says.
+// awaitAgents waits until the DaemonSet has rolled out to all nodes.
 func (d *demo) awaitAgents(ctx context.Context) error {
 	return d.kubectl.wait(ctx, readyTimeout, "-n", agentNamespace, "rollout", "status", "daemonset/libra-agent")
 }
 
-// seeProcesses lets the agent see the processes of the box's other pods: cgroups of version
-// 1 do not tell who waits for CPU.
+// seeProcesses lets the agent see the processes of the box's other pods: cgroup v1 does not tell
+// which of them wait for CPU.
 var seeProcesses = kustomizePatch{
 	Target: kustomizeTarget{Kind: "DaemonSet", Name: "libra-agent"},
 	Patch:  "- {op: add, path: /spec/template/spec/hostPID, value: true}",
 }
 
-// seeOwnProc lets an agent see what the node itself sees in /proc. Of several nodes on a machine
-// each has some of the CPUs, and of the memory.
+// seeOwnProc lets an agent see /proc as its node sees it: if a machine has several nodes, each
+// has some of its CPUs and some of its memory.
 var seeOwnProc = kustomizePatch{
 	Target: seeProcesses.Target,
 	Patch: `- {op: add, path: /spec/template/spec/volumes/-, value: {name: proc, hostPath: {path: /proc, type: Directory}}}
@@ -265,7 +263,7 @@ var seeOwnProc = kustomizePatch{
 - {op: add, path: /spec/template/spec/containers/0/args/-, value: --proc-root=/host/proc}`,
 }
 
-// agentPatches are what the agents need on the box.
+// agentPatches returns the patches that the agents need on the box.
 func (d *demo) agentPatches() []kustomizePatch {
 	if len(d.workers) == 0 {
 		return []kustomizePatch{seeProcesses}
@@ -273,12 +271,12 @@ func (d *demo) agentPatches() []kustomizePatch {
 	return []kustomizePatch{seeProcesses, seeOwnProc}
 }
 
-// nodeSelectorAnnotation says where pods of a namespace go. The API server of a box of several
-// nodes goes by it.
+// nodeSelectorAnnotation says where a namespace's pods go. The API server of a box of several
+// nodes follows it.
 const nodeSelectorAnnotation = "scheduler.alpha.kubernetes.io/node-selector"
 
-// keepTogether has the pods of the namespace come to be on one of several workers: loans are
-// made between pods of a node.
+// keepTogether has the pods of the namespace scheduled to one of several workers: loans are made
+// between pods of a node.
 func (d *demo) keepTogether(ctx context.Context) error {
 	if len(d.workers) == 0 {
 		return nil
@@ -287,15 +285,15 @@ func (d *demo) keepTogether(ctx context.Context) error {
 	return err
 }
 
-// setMode sets the mode of the functions that have none of their own. An install changes
-// nothing before; applied again, the manifests leave it as it is.
+// setMode sets the mode of the functions without a mode of their own. Before that, an install
+// changes nothing. Applying the manifests again keeps the mode.
 func (d *demo) setMode(ctx context.Context, mode api.Mode) error {
 	_, err := d.kubectl.run(ctx, "-n", libraNamespace, "patch", "configmap", settings.ConfigMap,
 		"--type=merge", fmt.Sprintf(`--patch={"data":{"mode":%q}}`, mode))
 	return err
 }
 
-// setSource sets where what is lent in a namespace comes from.
+// setSource sets the source of a namespace.
 func (d *demo) setSource(ctx context.Context, source api.Source, namespace string) error {
 	_, err := d.kubectl.run(ctx, "label", "--overwrite", "namespace", namespace, fmt.Sprintf("%s=%s", api.SourceLabel, source))
 	return err

@@ -68,7 +68,7 @@ func TestReadImagesNamesWhatIsMissing(t *testing.T) {
 	}
 }
 
-// An install observes, and tests are of what Libra does.
+// An install observes; tests are about Libra in action.
 func TestModeAndSourceAreSetAsTheDocsSay(t *testing.T) {
 	k, log := fakeKubectl(t, "")
 	d := demo{kubectl: k}

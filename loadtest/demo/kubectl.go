@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// kubectl runs the command of that name against one cluster.
+// kubectl runs the command kubectl against one cluster.
 type kubectl struct {
 	path string
 	// flags choose the cluster.
@@ -29,10 +29,10 @@ type call struct {
 
 func (k kubectl) command(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, k.path)
-	// The box's kubectl is one of many programs in a file and goes by its name.
+	// The box's kubectl is one of many programs in a binary, chosen by its name.
 	cmd.Args = append(append([]string{"kubectl"}, k.flags...), args...)
 	cmd.Env = k.env
-	// Someone who presses Ctrl-C twice does not mean the command that cleans up.
+	// A second Ctrl-C is not meant for the command that cleans up.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	return cmd
 }
@@ -54,7 +54,7 @@ func (k kubectl) do(ctx context.Context, c call) ([]byte, error) {
 	return out, nil
 }
 
-// run is a command that answers at once.
+// run runs a command that answers at once.
 func (k kubectl) run(ctx context.Context, args ...string) ([]byte, error) {
 	return k.do(ctx, call{timeout: 30 * time.Second, args: args})
 }
@@ -71,21 +71,22 @@ func (k kubectl) get(ctx context.Context, into any, args ...string) error {
 	return nil
 }
 
-// exists says whether there is an object.
+// exists reports whether an object exists.
 func (k kubectl) exists(ctx context.Context, args ...string) (bool, error) {
 	out, err := k.run(ctx, append([]string{"get", "--ignore-not-found", "-o", "name"}, args...)...)
 	return len(out) > 0, err
 }
 
-// wait blocks in kubectl until something is as the arguments say.
+// wait runs a command in which kubectl blocks until something is as the
+// arguments say, for at most timeout.
 func (k kubectl) wait(ctx context.Context, timeout time.Duration, args ...string) error {
 	// kubectl's own message at its timeout says more than ours.
 	_, err := k.do(ctx, call{timeout: timeout + 5*time.Second, args: append(args, "--timeout="+timeout.String())})
 	return err
 }
 
-// eventually tries until attempt succeeds, at most for timeout, and returns the
-// last error. It tries more and more seldom.
+// eventually calls attempt until it succeeds, for at most timeout, and returns
+// the last error. It backs off between attempts.
 func eventually(ctx context.Context, timeout time.Duration, attempt func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()

@@ -13,17 +13,17 @@ import (
 )
 
 const (
-	// learnAtOnce is how many functions are called at the same time, each with one request:
-	// what is alone in its pod is learned from.
+	// learnAtOnce is how many functions are called at the same time, with one request each:
+	// Libra learns from requests that are alone in their pods.
 	learnAtOnce = 8
-	// vpaLearns is how long the autoscaler sees its functions at work: six intervals of its
-	// own are in a minute, and the metrics that it reads come late. The function that is
-	// short of memory is one alone, and sooner known.
+	// vpaLearns is how long the autoscaler watches its functions at work: a minute has six
+	// of its intervals, and the metrics that it reads come late. vpaLearnsAgain is for the
+	// function that is short of memory: it is the only one, and sooner known.
 	vpaLearns      = 90 * time.Second
 	vpaLearnsAgain = time.Minute
 )
 
-// lesson is a function that is called, one request after the other.
+// lesson is a function to call, one request after the other.
 type lesson struct {
 	at       *demo
 	service  string // its name there
@@ -31,7 +31,7 @@ type lesson struct {
 	inputs   []inputs.Input
 }
 
-// teach calls all functions, and returns how many requests were answered.
+// teach calls all functions, atOnce at a time, and returns how many requests were answered.
 func teach(ctx context.Context, lessons []lesson, atOnce int) (int, error) {
 	var answered atomic.Int64
 	group, ctx := errgroup.WithContext(ctx)
@@ -45,7 +45,7 @@ func teach(ctx context.Context, lessons []lesson, atOnce int) (int, error) {
 				if ctx.Err() != nil {
 					return ctx.Err()
 				}
-				// One that fails is not learned from. That all of them do is found out later.
+				// Libra does not learn from a failed request. The caller notices if all fail.
 				if fate.err == "" {
 					answered.Add(1)
 				}
@@ -57,7 +57,7 @@ func teach(ctx context.Context, lessons []lesson, atOnce int) (int, error) {
 	return int(answered.Load()), err
 }
 
-// lessonsAt are those of the functions at a place, in some sets.
+// lessonsAt returns the lessons of the functions at a place, in these sets.
 func lessonsAt(own *demo, functions []string, p pool, sets ...int) []lesson {
 	var lessons []lesson
 	for _, set := range sets {
@@ -68,7 +68,7 @@ func lessonsAt(own *demo, functions []string, p pool, sets ...int) []lesson {
 	return lessons
 }
 
-// learn has Libra learn functions, and waits until each has a model.
+// learn teaches Libra the functions, and waits until each has a model.
 func (e *evaluate) learn(ctx context.Context, lessons []lesson) error {
 	if len(lessons) == 0 {
 		return nil
@@ -94,7 +94,7 @@ func (e *evaluate) learn(ctx context.Context, lessons []lesson) error {
 	return nil
 }
 
-// learnVPA has the autoscaler see its functions at work.
+// learnVPA lets the autoscaler watch its functions at work for length.
 func (e *evaluate) learnVPA(ctx context.Context, lessons []lesson, length time.Duration) (err error) {
 	e.say("vertical pod autoscaler: it sees the functions at work for %s", length)
 	defer func() { err = errors.Join(err, e.scaleVPA(context.WithoutCancel(ctx), 0)) }()

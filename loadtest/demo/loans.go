@@ -14,19 +14,20 @@ import (
 	"libra.dev/libra/loadtest/demo/evaluation"
 )
 
-// counter is one that a part exports.
+// counter is a counter that a part exports.
 type counter struct {
 	name   string
 	labels map[string]string
 	value  float64
 }
 
-// agentCounters are those of all node agents.
+// agentCounters returns the counters of all node agents.
 func (d *demo) agentCounters(ctx context.Context) ([]counter, error) {
 	return d.counters(ctx, agentNamespace, "app=libra-agent", 8080)
 }
 
-// counters are those of all pods that a selector selects, with those that histograms consist of.
+// counters returns the counters of all pods that a selector selects, including the buckets
+// of histograms.
 func (d *demo) counters(ctx context.Context, namespace, selector string, port int) ([]counter, error) {
 	var pods corev1.PodList
 	if err := d.kubectl.get(ctx, &pods, "pods", "-n", namespace, "-l", selector); err != nil {
@@ -63,7 +64,8 @@ func (d *demo) counters(ctx context.Context, namespace, selector string, port in
 	return all, nil
 }
 
-// loans are what has changed hands since the node agents started, by their counters.
+// loans returns what has been lent and borrowed since the node agents started, from their
+// counters.
 func (d *demo) loans(ctx context.Context) (l evaluation.Loans, err error) {
 	counters, err := d.agentCounters(ctx)
 	if err != nil {
@@ -89,7 +91,8 @@ func (d *demo) loans(ctx context.Context) (l evaluation.Loans, err error) {
 	return l, nil
 }
 
-// weighed is how many requests the node agents have weighed since they started, and how soon.
+// weighed returns how many requests the node agents have weighed since they started, and
+// how soon.
 func (d *demo) weighed(ctx context.Context) (w evaluation.Weighed, err error) {
 	counters, err := d.agentCounters(ctx)
 	if err != nil {

@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	// boxCacheEnv and boxCacheDir are where the box keeps its binaries.
+	// boxCacheEnv and boxCacheDir say where the box keeps its binaries.
 	boxCacheEnv = "LIBRA_BOX_CACHE"
 	boxCacheDir = "libra-box"
 
@@ -59,7 +59,7 @@ func newRoot() *cobra.Command {
 	return root
 }
 
-// flags are those of every command that measures.
+// flags adds the flags that all measuring commands have.
 func (o *options) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of the box, as `box kubeconfig` prints it; with --context, one to use in place of the default")
@@ -73,8 +73,9 @@ func (o *options) flags(cmd *cobra.Command) {
 	f.Uint64Var(&o.seed, "seed", 1, "seed of the requests")
 }
 
-// mayChange makes sure that the cluster is the box, or that a person wants it to be
-// changed for so long, with functions in the namespaces, and finds the images.
+// mayChange makes sure that the cluster is the box, or that a person confirms that it may
+// be changed, with functions in the namespaces and for as long as long says. It also finds
+// the images.
 func (d *demo) mayChange(ctx context.Context, in *os.File, long string, namespaces ...string) (err error) {
 	if d.boxed() {
 		err = d.checkBox(ctx)
@@ -112,7 +113,7 @@ func (d *demo) resolve() error {
 		if d.pushTo != "" {
 			errs = append(errs, errors.New("--push-to is for another cluster (--context): the box takes images from no registry"))
 		}
-		// Nothing around us may point at another cluster.
+		// The environment must not point at another cluster.
 		env = without(env, misleads)
 	}
 	var err error
@@ -129,7 +130,7 @@ func (d *demo) resolve() error {
 	return errors.Join(errs...)
 }
 
-// tool is the path of a command: the given one, or the box's, or that on the PATH.
+// tool returns the path of a command: the given one, the box's, or the one on the PATH.
 func (d *demo) tool(given, name, boxName string, fromBox bool) (string, error) {
 	if given != "" {
 		return exec.LookPath(given)
@@ -193,8 +194,7 @@ func (d *demo) push(ctx context.Context) error {
 	return nil
 }
 
-// without is an environment without the variables that are unwanted by their
-// names in capitals.
+// without returns env without the variables whose names, in capitals, are unwanted.
 func without(env []string, unwanted func(name string) bool) []string {
 	return slices.DeleteFunc(slices.Clone(env), func(v string) bool {
 		name, _, _ := strings.Cut(v, "=")
@@ -202,8 +202,8 @@ func without(env []string, unwanted func(name string) bool) []string {
 	})
 }
 
-// misleads says whether a variable leads to another cluster than the box, or to
-// a proxy before it: its addresses are this machine's own.
+// misleads reports whether a variable leads to a cluster other than the box, or to a
+// proxy: the box's addresses are this machine's own.
 func misleads(name string) bool {
 	return slices.Contains([]string{"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "KUBECONFIG"}, name)
 }

@@ -57,7 +57,7 @@ func TestFlagsThatDoNotGoTogether(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		change func(o *options)
-		want   []string // in the error; none when there is to be none
+		want   []string // in the error; empty if there is none
 	}{
 		"the box":         {func(*options) {}, nil},
 		"another cluster": {func(o *options) { o.kubeconfig, o.context = "", "production" }, nil},
@@ -85,7 +85,7 @@ func TestFlagsThatDoNotGoTogether(t *testing.T) {
 func TestTheEvaluationSaysWhatIsWrongWithItsFlags(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(o *options, e *evaluateOptions)
-		want   []string // in the error; none when there is to be none
+		want   []string // in the error; empty if there is none
 	}{
 		"as it is":        {func(*options, *evaluateOptions) {}, nil},
 		"quick":           {func(_ *options, e *evaluateOptions) { e.quick = true }, nil},

@@ -7,16 +7,16 @@ import (
 
 const (
 	// memoryFunction is dnavisualization under another name, with a memory limit that fits
-	// what it usually gets.
+	// its usual inputs.
 	memoryFunction = "sequences"
 	memoryOf       = "dnavisualization"
-	// One of so many inputs is large, of so many bases: its function takes 200 MiB, where
-	// usual ones leave it below 64.
+	// One of memoryRare inputs is large, with memoryLarge bases: the function takes 200
+	// MiB for it, and less than 64 for usual ones.
 	memoryRare  = 20
 	memoryLarge = 4 << 20
 )
 
-// memoryPool are the inputs of the function that is short of memory: as usual, but for a
+// memoryPool makes the inputs of the function that is short of memory: usual ones, and one
 // large one in twenty.
 func memoryPool(seed uint64, each int) (pool, error) {
 	each = max(memoryRare, each/memoryRare*memoryRare)
@@ -35,8 +35,8 @@ func memoryPool(seed uint64, each int) (pool, error) {
 	return pool{memoryFunction: all}, nil
 }
 
-// memoryCPU is the CPU of such an input on average, from what its function used alone: it
-// follows the size.
+// memoryCPU returns the mean CPU of such an input in milliseconds, from what its function
+// used alone: it is proportional to the size.
 func memoryCPU(alone []evaluation.Alone, p pool) float64 {
 	var cpu, bytes, sent float64
 	for _, a := range alone {

@@ -21,14 +21,14 @@ const (
 	// cgroupRoot is where this machine, which is the box's node, has its cgroups.
 	cgroupRoot = "/sys/fs/cgroup"
 	procStat   = "/proc/stat"
-	// ticksPerSecond is the unit of procStat, whatever the kernel's own clock is.
+	// ticksPerSecond is the unit of procStat, whatever the rate of the kernel's own clock.
 	ticksPerSecond = 100
 
 	agentContainer = "agent"
 )
 
-// nodeCPU is how long the machine's CPUs have computed so far, for anybody, and how long
-// they had something to compute and did not: the hypervisor gave them to others.
+// nodeCPU is how long the machine's CPUs have been busy so far, for anybody, and how long
+// they had work and did not do it because the hypervisor gave them to others.
 type nodeCPU struct{ busy, stolen time.Duration }
 
 func readNodeCPU() (nodeCPU, error) {
@@ -43,7 +43,8 @@ func readNodeCPU() (nodeCPU, error) {
 func parseNodeCPU(stat string) (nodeCPU, error) {
 	line, _, _ := strings.Cut(stat, "\n")
 	fields := strings.Fields(line)
-	// user, nice, system, idle, iowait, irq, softirq, steal; guests, which user has in it, follow.
+	// user, nice, system, idle, iowait, irq, softirq, steal; guest times follow, which
+	// user includes.
 	if len(fields) < 9 || fields[0] != "cpu" {
 		return nodeCPU{}, fmt.Errorf("%s begins with %.80q; it should be all CPUs' times, eight or more", procStat, line)
 	}
@@ -64,16 +65,15 @@ func parseNodeCPU(stat string) (nodeCPU, error) {
 	}, nil
 }
 
-// meter reads how much CPU containers have used, from their cgroups on this machine. Of
-// another cluster there is none, and nothing is used that it could read.
+// meter reads how much CPU containers have used, from their cgroups on this machine. For
+// another cluster it is nil, and reads zeros.
 type meter struct {
-	// functions are the user-containers of a place by service, sidecars the others of its
-	// pods, libra those of Libra's parts.
+	// functions are the user containers of a place by service, sidecars its pods' other
+	// containers by service, and libra those of Libra's parts by container.
 	functions, sidecars, libra map[string][]cgroup.Container
 }
 
-// openMeter finds the containers of the functions at a place, and of Libra's parts, that
-// run now.
+// openMeter opens the running containers of the functions at a place, and of Libra's parts.
 func (d *demo) openMeter(ctx context.Context) (*meter, error) {
 	if !d.boxed() {
 		return nil, nil
@@ -98,7 +98,7 @@ func (d *demo) openMeter(ctx context.Context) (*meter, error) {
 	return m, nil
 }
 
-// placing says where a container of a pod belongs.
+// placing returns the map and the key under which a pod's container belongs.
 type placing func(p pod, container string) (map[string][]cgroup.Container, string)
 
 // open opens the running containers of pods, and puts each where it belongs.
@@ -140,14 +140,14 @@ func (m *meter) close() {
 	}
 }
 
-// counters are what a meter reads, so far.
+// counters are a meter's readings so far.
 type counters struct {
 	node                     nodeCPU
 	functions, libra, agents time.Duration
 }
 
-// read reads all of it. A container that has ended counts no more, which leaves out what
-// it used since it was read before.
+// read reads all counters. A container that has ended no longer counts, so its use since
+// the last reading is lost.
 func (m *meter) read() (c counters, err error) {
 	if m == nil {
 		return c, nil
@@ -178,8 +178,8 @@ func used(containers []cgroup.Container) time.Duration {
 	return sum
 }
 
-// since is what was used after an earlier reading. A counter that was lower has begun
-// anew: what it had is not counted.
+// since returns the use since an earlier reading. A counter that went down has started
+// anew: it counts as 0.
 func (c counters) since(before counters) evaluation.Usage {
 	u := evaluation.Usage{
 		Node:      max(0, c.node.busy-before.node.busy).Seconds(),

@@ -13,8 +13,8 @@ import (
 	"libra.dev/libra/pkg/api"
 )
 
-// makeNamespace makes the namespace of the functions, after the end of one that is about
-// to go. What is lent there comes from source, unless that is empty.
+// makeNamespace creates the functions' namespace, once an earlier one that is being
+// deleted is gone. Loans there come from source, unless that is empty.
 func (d *demo) makeNamespace(ctx context.Context, source api.Source) error {
 	namespace := corev1.Namespace{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"}, ObjectMeta: metav1.ObjectMeta{Name: d.namespace}}
 	if source != "" {
@@ -39,13 +39,13 @@ func (d *demo) makeNamespace(ctx context.Context, source api.Source) error {
 	})
 }
 
-// template is what the owner of a function configured.
+// template is what a function's owner configured.
 type template struct {
 	limit       api.Resources
 	concurrency int64
 }
 
-// configured are the templates of the functions at a place, by name.
+// configured returns the templates of the functions at a place, by name.
 func (d *demo) configured(ctx context.Context) (map[string]template, error) {
 	var list servingv1.ServiceList
 	if err := d.kubectl.get(ctx, &list, "-n", d.namespace, "services.serving.knative.dev"); err != nil {

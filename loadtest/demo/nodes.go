@@ -16,29 +16,29 @@ import (
 )
 
 const (
-	// leastWorkers are so many nodes as there must be to choose among.
+	// leastWorkers is how many nodes it takes to have a choice.
 	leastWorkers = 2
 
 	nodesTime      = 119 * time.Minute
 	quickNodesTime = 15 * time.Minute
-	// placementSetUp is what it takes to bring the functions of a phase and to teach them to Libra, and
-	// placementGap what a block takes longer than others: the counters of several agents and of the
-	// activator are read, and the placement is seen to be in force.
+	// placementSetUp is how long it takes to install the functions of a phase and to teach them to Libra.
+	// placementGap is by how much a block takes longer than in other evaluations: the counters of several
+	// agents and of the activator are read, and the placement is verified to be in force.
 	placementSetUp = 95 * time.Second
 	placementGap   = 3 * time.Second
-	// fullDraws is how often hash draws nodes for the functions: one draw may leave a node to few of
-	// them, which gain by it.
+	// fullDraws is how often hash draws nodes for the functions: one draw may leave few functions on a node,
+	// which then gain.
 	fullDraws, quickDraws = 4, 1
 )
 
 var (
-	// Each has as much of rest as of burst.
+	// Each block has as much rest as burst.
 	nodesFull  = lengths{block: 6 * burstPhase, blocks: 4}
 	nodesQuick = lengths{block: 2 * burstPhase, blocks: 2}
 )
 
-// What is left out last has the least rank: those that the goal is about, those that it is compared
-// with, the noise, and the others. All of the source node go before the first of owners.
+// The least rank is left out last: the turns that the goal is about, those that they are compared with, the
+// noise, and the others. All turns of the source node are left out before the first of owners.
 const (
 	rankGoal = iota + 1
 	rankPolicies
@@ -47,7 +47,7 @@ const (
 	ranksOfSource
 )
 
-// nodesOptions are the flags that the evaluation on several nodes has beyond the demo's.
+// nodesOptions are the flags of the evaluation on several nodes beyond the demo's.
 type nodesOptions struct {
 	quick, again        bool
 	limit               time.Duration
@@ -56,7 +56,7 @@ type nodesOptions struct {
 	blocks, draws       int
 }
 
-// chosen is what of the whole is to be measured.
+// chosen is the part of the whole that is to be measured.
 type chosen struct {
 	loads, pods []int
 	draws       int
@@ -111,7 +111,7 @@ func names[T ~string](of []T) string {
 	return strings.Join(all, ", ")
 }
 
-// startNodes checks what can be checked, and runs the evaluation.
+// startNodes checks the flags and the cluster, and runs the evaluation.
 func startNodes(ctx context.Context, o options, n nodesOptions, out io.Writer) error {
 	d := newDemo(o, out)
 	if n.again {
@@ -131,7 +131,7 @@ func startNodes(ctx context.Context, o options, n nodesOptions, out io.Writer) e
 	return e.run(ctx)
 }
 
-// checkNodes checks the flags, and makes the plan.
+// checkNodes checks the flags and makes the plan.
 func (e *evaluate) checkNodes(n nodesOptions) error {
 	var errs []error
 	for _, pods := range n.pods {
@@ -178,7 +178,7 @@ func (e *evaluate) checkNodes(n nodesOptions) error {
 	return errors.Join(errs...)
 }
 
-// phaseOf is that in which functions have so many pods each; empty is none.
+// phaseOf returns the phase in which functions have this many pods each, or an empty string.
 func phaseOf(pods int) string {
 	for phase, n := range podsEach {
 		if n == pods {
@@ -188,8 +188,8 @@ func phaseOf(pods int) string {
 	return ""
 }
 
-// nodesPlan is everything that may be measured, in its order: all of a draw before the next, so that what there
-// is no time for is of the last one.
+// nodesPlan returns everything that may be measured, in order: all of a draw before the next, so that a lack of
+// time cuts only the last draw.
 func nodesPlan(l lengths, of chosen) timePlan {
 	var p timePlan
 	for _, source := range []api.Source{api.SourceOwners, api.SourceNode} {
@@ -208,7 +208,7 @@ func nodesPlan(l lengths, of chosen) timePlan {
 	return p
 }
 
-// phaseOfDraw has the turns of a draw with so many pods of each function, at each load.
+// phaseOfDraw returns the phase of a draw with this many pods of each function: its turns at each load.
 func phaseOfDraw(draw, pods int, block time.Duration, loads []int, turns []turn) phase {
 	ph := phase{name: phaseOf(pods), draw: draw, setUp: placementSetUp}
 	for _, load := range evaluationLoads {
@@ -220,7 +220,7 @@ func phaseOfDraw(draw, pods int, block time.Duration, loads []int, turns []turn)
 	return ph
 }
 
-// turnsOf are the blocks of each placement under a source, after one and up to another.
+// turnsOf returns the blocks of each placement under a source, after block after and up to block last.
 func turnsOf(after, last int, source api.Source, among []api.Placement) []turn {
 	all := turns(last, rankGoal, placementName(source, api.PlacementHash))
 	for _, p := range placementsInOrder {

@@ -13,7 +13,7 @@ import (
 	"libra.dev/libra/pkg/api"
 )
 
-// flagsOfNodes are the options as the command has them without any flag.
+// flagsOfNodes returns the command's options without any flag.
 func flagsOfNodes() nodesOptions {
 	return nodesOptions{
 		loads: []int{loadMiddle, loadHigh}, pods: []int{2, 4},
@@ -27,7 +27,7 @@ func nodesEvaluation() *evaluate { return newEvaluation(newDemo(options{}, io.Di
 func TestWrongFlagsOfNodesAreNamed(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*nodesOptions)
-		want   string // empty is none
+		want   string // in the error; empty if there is none
 	}{
 		"defaults":           {func(*nodesOptions) {}, ""},
 		"a load":             {func(n *nodesOptions) { n.loads = []int{50} }, "--loads has 50"},
@@ -52,8 +52,8 @@ func TestWrongFlagsOfNodesAreNamed(t *testing.T) {
 	}
 }
 
-// A full run has time for all placements under the source owners in all of their blocks; a
-// quick one for what the goal is about.
+// A full run has time for all blocks of all placements under owners; a quick one for the
+// blocks that the goal is about.
 func TestWhatThereIsTimeForOnNodes(t *testing.T) {
 	goal := []string{"hash", "coverage"}
 	policies := slices.Concat(goal, []string{"round_robin", "join_shortest_queue", "minimum_worker_set"})
@@ -114,7 +114,7 @@ func TestEachPlacementIsHeldAgainstHashOfItsSource(t *testing.T) {
 	}
 }
 
-// Each draw has functions of its own, and the draws have each block between them: once, in order.
+// Each draw has functions of its own, and the draws share the blocks: each block once, in order.
 func TestDrawsShareTheBlocksOut(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := flagsOfNodes()

@@ -14,20 +14,20 @@ import (
 )
 
 const (
-	// predictorPython is what the predictor's image has, and predictorFunctions a program in it
-	// that prints the predictor's list of functions.
+	// predictorPython is the Python of the predictor's image, and predictorFunctions a program
+	// for it that prints the predictor's list of functions.
 	predictorPython    = "python3.11"
 	predictorFunctions = `import urllib.request as u; print(u.urlopen("http://127.0.0.1:8080/libra/v1/functions", timeout=10).read().decode())`
 	predictorState     = "libra:predictor:{state}:functions"
 	predictorLock      = "libra:predictor:{state}:lock"
 )
 
-// modelsMissing names the functions that the predictor has no model of yet.
+// modelsMissing returns the functions of which the predictor has no model yet.
 func (d *demo) modelsMissing(ctx context.Context) []string {
 	var said struct {
 		Functions []struct{ Name, Stage string }
 	}
-	// One that does not answer has none of any.
+	// A predictor that does not answer has no models.
 	if out, err := d.askPredictor(ctx); err == nil {
 		_ = json.Unmarshal(out, &said)
 	}
@@ -39,24 +39,24 @@ func (d *demo) modelsMissing(ctx context.Context) []string {
 }
 
 // askPredictor returns the predictor's list of functions. It asks inside the pod, because the
-// NetworkPolicy need not let the API server's proxy in.
+// NetworkPolicy may keep the API server's proxy out.
 func (d *demo) askPredictor(ctx context.Context) ([]byte, error) {
 	return d.kubectl.run(ctx, "-n", libraNamespace, "exec", "deployment/libra-predictor", "--", predictorPython, "-c", predictorFunctions)
 }
 
-// forget makes a predictor that has learned the functions in a demo before this
-// one start anew. It would know the very requests that Libra is measured with.
+// forget restarts a predictor that learned the functions in an earlier demo, without what it
+// learned: it would know the very requests that Libra is measured with.
 func (d *demo) forget(ctx context.Context) error {
 	var keys int
 	if err := d.redis(ctx, &keys, "DEL", api.ObservationsStream, predictorState); err != nil || keys == 0 {
 		return err
 	}
-	// Without its lock it cannot write what it still has in memory.
+	// Without its lock the predictor cannot write what it still has in memory.
 	if err := d.redis(ctx, &keys, "DEL", predictorLock, predictorState); err != nil {
 		return err
 	}
 	d.say("predictor: starting it anew, to forget what it learned in an earlier demo")
-	// The Deployment is KServe's, which would take back a restart of it.
+	// KServe owns the Deployment, and would revert a restart of it.
 	if _, err := d.kubectl.do(ctx, call{timeout: 2 * time.Minute, args: []string{
 		"-n", libraNamespace, "delete", "pods", "-l", "serving.kserve.io/inferenceservice=libra", "--now"}}); err != nil {
 		return err
@@ -82,7 +82,7 @@ func (d *demo) redis(ctx context.Context, into any, args ...string) error {
 	return nil
 }
 
-// restarts counts, by container, how often those that matter were restarted.
+// restarts returns the restart counts of the containers that matter.
 func (e *evaluate) restarts(ctx context.Context) (map[string]int, error) {
 	where := [][]string{{"-n", libraNamespace}, {"-n", agentNamespace}, {"-n", servingNamespace, "-l", activatorSelector}}
 	for namespace := range e.places {
@@ -103,7 +103,7 @@ func (e *evaluate) restarts(ctx context.Context) (map[string]int, error) {
 	return restarts, nil
 }
 
-// restartsSince adds up what is in after and not in before.
+// restartsSince returns the number of restarts in after that are not in before.
 func restartsSince(before, after map[string]int) int {
 	sum := 0
 	for container, n := range after {

@@ -16,7 +16,7 @@ func TestRestartsSince(t *testing.T) {
 	}
 }
 
-// fakeKubectl is a kubectl that logs its arguments and goes on with the script.
+// fakeKubectl returns a kubectl that logs its arguments and then runs script.
 func fakeKubectl(t *testing.T, script string) (k kubectl, log string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -29,8 +29,8 @@ func fakeKubectl(t *testing.T, script string) (k kubectl, log string) {
 
 func TestForgetStartsAPredictorAnewThatHasLearned(t *testing.T) {
 	for name, c := range map[string]struct {
-		keys      string // of Redis that there were to delete
-		explain   string // what the predictor says of its functions
+		keys      string // number of keys that Redis deleted
+		explain   string // the predictor's answer about its functions
 		restarted bool
 		failed    bool
 	}{

@@ -20,22 +20,22 @@ import (
 )
 
 const (
-	// inputHeader says which of its function's inputs a request has. Only the functions of
-	// the oracle are told to take it for the size of the input.
+	// inputHeader says which of its function's inputs a request has. Only the oracle's
+	// functions are configured to take it for the size of the input.
 	inputHeader = "Libra-Evaluation-Input"
 
 	predictorURLEnv = "LIBRA_PREDICTOR_URL"
-	// oracleVersion is above those of the predictor, which are times in milliseconds: what it
-	// announces of a function that the oracle knows is then old.
+	// oracleVersion is higher than the predictor's versions, which are times in milliseconds,
+	// so that its announcements about a function that the oracle knows are outdated.
 	oracleVersion = "4611686018427387904"
 
 	oracleTimeout = 5 * time.Second
 )
 
-// oracle is a predictor that is not wrong: it answers, over the Open Inference Protocol v2,
-// with what each input used when it was run alone. For functions that it does not know it
-// asks the predictor. It is in this process, because what it knows was measured here, and
-// the activator is told its address as it would be that of any predictor.
+// oracle is a predictor that is never wrong: it answers, over the Open Inference Protocol v2,
+// with what each input used when it ran alone. It asks the predictor about functions that it
+// does not know. It is in this process, because the measurements are. The activator gets its
+// address as it would any predictor's.
 type oracle struct {
 	url       string
 	server    *http.Server
@@ -46,13 +46,13 @@ type oracle struct {
 	asked map[string]bool
 }
 
-// startOracle starts one where pods reach it, and has the activator ask it.
+// startOracle starts an oracle where pods reach it, and has the activator ask it.
 func (e *evaluate) startOracle(ctx context.Context) (err error) {
 	var service corev1.Service
 	if err := e.kubectl.get(ctx, &service, "-n", libraNamespace, "service", "libra-predictor"); err != nil {
 		return err
 	}
-	// Where the cluster's addresses are reached from is where its pods find this machine.
+	// Pods reach this machine at the address from which it reaches the cluster's addresses.
 	way, err := new(net.Dialer).DialContext(ctx, "udp", net.JoinHostPort(service.Spec.ClusterIP, "80"))
 	if err != nil {
 		return fmt.Errorf("find the address by which pods reach this machine: %w", err)
@@ -70,14 +70,14 @@ func (e *evaluate) startOracle(ctx context.Context) (err error) {
 	return e.setActivator(ctx, askPredictor(o.url))
 }
 
-// askPredictor has the activator ask another predictor.
+// askPredictor has the activator ask the predictor at url.
 func askPredictor(url string) func(*applycorev1.PodSpecApplyConfiguration) {
 	return func(pod *applycorev1.PodSpecApplyConfiguration) {
 		pod.Containers[0].WithEnv(variable(predictorURLEnv, url))
 	}
 }
 
-// newOracle knows no function yet.
+// newOracle returns an oracle that knows no function yet.
 func newOracle(predictor *url.URL) *oracle {
 	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(predictor) }}
 	o := &oracle{predictor: proxy, known: map[string][]byte{}, asked: map[string]bool{}}
@@ -106,10 +106,10 @@ func (o *oracle) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Write(answer) //nolint:errcheck // who asked has gone
 }
 
-// modelOf is the name of the model of a revision, namespace/name.
+// modelOf returns the name of the model of a revision, namespace/name.
 func modelOf(revision string) string { return strings.Replace(revision, "/", ".", 1) }
 
-// learn has the oracle know the functions at a place, from their inputs run alone.
+// learn teaches the oracle the functions at a place, from their inputs run alone.
 func (o *oracle) learn(own *demo, functions []string, alone []evaluation.Alone) error {
 	byFunction := map[string][]evaluation.Alone{}
 	for _, a := range alone {
@@ -133,8 +133,8 @@ func (o *oracle) learn(own *demo, functions []string, alone []evaluation.Alone) 
 	return nil
 }
 
-// unasked says of which functions at a place the activator has not asked the oracle: they
-// run without a prediction, or with that of another.
+// unasked returns an error that names the functions at a place about which the activator has
+// not asked the oracle: they run without a prediction, or with another predictor's.
 func (o *oracle) unasked(own *demo) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -147,7 +147,7 @@ func (o *oracle) unasked(own *demo) error {
 	return errors.Join(errs...)
 }
 
-// inference is an answer of the protocol, as much of it as the activator reads.
+// inference is an answer of the protocol, as far as the activator reads it.
 type inference struct {
 	ModelName  string            `json:"model_name"`
 	Parameters map[string]string `json:"parameters"`
@@ -161,8 +161,8 @@ type inferredTensor struct {
 	Data     []int64 `json:"data"`
 }
 
-// exactly is the answer about a function whose inputs are told by their numbers: a step
-// for each. Of a request that does not tell it nothing is predicted.
+// exactly returns the answer about a function whose inputs are known by their numbers: a step
+// for each. For a request without a number it predicts nothing.
 func exactly(inputs []evaluation.Alone) inference {
 	answer := inference{ModelName: "oracle", Parameters: map[string]string{
 		"version": oracleVersion, "estimator": "oracle", "stage": "modelled", "reason": "each input was run alone",
@@ -184,7 +184,7 @@ func exactly(inputs []evaluation.Alone) inference {
 			if n > 0 {
 				thresholds = append(thresholds, int64(n))
 			}
-			// 0 would say that it is not predicted.
+			// 0 would mean that it is not predicted.
 			values = append(values, max(1, of.value(a)))
 		}
 		add(of.name+"_thresholds", thresholds)
@@ -192,7 +192,7 @@ func exactly(inputs []evaluation.Alone) inference {
 	}
 	add("unknown", make([]int64, 3))
 	add("unknown_cpu_time_us", make([]int64, 1))
-	// It is never wrong, and nothing is added.
+	// The oracle is never wrong, so its offsets are 0.
 	add("offset", make([]int64, 2))
 	add("largest", make([]int64, 2))
 	add("largest_size", []int64{int64(len(inputs) - 1)})

@@ -18,7 +18,7 @@ import (
 	"libra.dev/libra/pkg/api"
 )
 
-// What the activator makes of an answer is what each input was seen to use.
+// The activator reads from an answer exactly what each input used.
 func TestTheOracleIsExact(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var inputs []evaluation.Alone

@@ -8,7 +8,7 @@ import (
 	"libra.dev/libra/loadtest/demo/evaluation"
 )
 
-// from is the rest of a phase that has been set up: the blocks from a number on.
+// from returns the rest of a phase that is set up: the blocks from number on.
 func (ph phase) from(number int) phase {
 	rest := phase{name: ph.name, draw: ph.draw}
 	for _, c := range ph.combinations {
@@ -26,7 +26,7 @@ func (ph phase) from(number int) phase {
 	return rest
 }
 
-// first is the number of the first block: those of earlier draws have those before it.
+// first returns the number of the first block: earlier draws have the lower numbers.
 func (ph phase) first() int {
 	n := ph.most()
 	for _, c := range ph.combinations {
@@ -37,7 +37,7 @@ func (ph phase) first() int {
 	return n
 }
 
-// most is the number of the last block.
+// most returns the number of the last block.
 func (ph phase) most() int {
 	n := 0
 	for _, c := range ph.combinations {
@@ -48,8 +48,8 @@ func (ph phase) most() int {
 	return n
 }
 
-// inOrder are the combinations that have blocks of a number, in random order, those with
-// bystanders after the others, as these come and go.
+// inOrder returns the combinations that have blocks with this number, in random order, but
+// those with bystanders last, because bystanders are started and stopped for them.
 func (ph phase) inOrder(rng *rand.Rand, number int) []combination {
 	there := ph.from(number).combinations
 	rng.Shuffle(len(there), func(i, j int) { there[i], there[j] = there[j], there[i] })
@@ -69,8 +69,9 @@ func before(a, b bool) int {
 	return 1
 }
 
-// shuffled are the arms that have a block of a number, in random order, but that those for
-// which Libra's parts are set alike follow one another: to set them takes longer than a gap.
+// shuffled returns the arms that have a block with this number, in random order, except
+// that arms with the same settings of Libra's parts follow one another: changing the
+// settings takes longer than a gap.
 func shuffled(rng *rand.Rand, c combination, number int) []arm {
 	var found []arm
 	for _, t := range c.arms {

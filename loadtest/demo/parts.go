@@ -63,11 +63,12 @@ func installOnBox(ctx context.Context, o options, libraActivator, functions bool
 		err = d.installActivator(ctx)
 	} else {
 		d.say("stock activator: making sure that it is there")
-		// bench-activator runs Libra's beside it, as the same account.
+		// bench-activator runs Libra's activator beside it, with the
+		// same account.
 		err = errors.Join(d.kubectl.apply(ctx, activatorManifests), d.restoreActivator(ctx))
 	}
 	if err == nil {
-		// What measures is about what Libra does.
+		// Measurements are of Libra in action.
 		err = d.setMode(ctx, api.ModeFull)
 	}
 	if err != nil || !functions {

@@ -9,20 +9,20 @@ import (
 
 const (
 	peakEvery = 10 * time.Millisecond
-	// peakWindow is over which CPU use is averaged, as Libra's own peaks are: the period of
-	// a CPU quota.
+	// peakWindow is the window over which CPU use is averaged, as in Libra's own peaks: the
+	// period of a CPU quota.
 	peakWindow = 100 * time.Millisecond
 )
 
-// peakSample is what a container has used by a time.
+// peakSample is a container's CPU time and memory at a time.
 type peakSample struct {
 	at     time.Time
 	cpu    time.Duration
 	memory int64
 }
 
-// watchPeaks reads a container until it is told to stop, and says then what it used at its
-// peak. Nobody else may read the container meanwhile.
+// watchPeaks reads a container until stop is called, which returns the container's peak
+// use. Nobody else may read the container meanwhile.
 func watchPeaks(c cgroup.Container) (stop func() api.Resources) {
 	end, done := make(chan struct{}), make(chan struct{})
 	var samples []peakSample
@@ -53,8 +53,8 @@ func watchPeaks(c cgroup.Container) (stop func() api.Resources) {
 	}
 }
 
-// peakOf is the most CPU over any peakWindow, or over all of a shorter time, and the most
-// memory.
+// peakOf returns the most CPU over any peakWindow, or over all samples if they are shorter,
+// and the most memory.
 func peakOf(samples []peakSample) (peak api.Resources) {
 	from := 0
 	for i, s := range samples {

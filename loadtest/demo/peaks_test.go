@@ -9,7 +9,7 @@ import (
 
 func TestPeaks(t *testing.T) {
 	const ms = time.Millisecond
-	// use is what each 10 ms use, of CPU.
+	// use is the CPU time in each 10 ms.
 	of := func(use ...time.Duration) (samples []peakSample) {
 		at, cpu := time.Unix(0, 0), time.Second
 		samples = append(samples, peakSample{at, cpu, 100})

@@ -19,26 +19,27 @@ import (
 )
 
 const (
-	// nodePrefix is that of the names of placements under the source node; those under owners have none.
+	// nodePrefix starts the names of placements under the source node. Names under owners have no prefix.
 	nodePrefix = "node_"
-	// stockPlacement is the name of the placement stock: its own is another arm's, which is without Libra.
+	// stockPlacement is the name of the placement stock: the plain name is that of the arm without Libra.
 	stockPlacement = "stock_placement"
 
-	// placementTimeout bounds how long it takes until the activator goes by another placement, of
-	// which its watch tells it at once.
+	// placementTimeout bounds how long it takes until the activator follows another placement. Its watch
+	// reports the change at once.
 	placementTimeout = 30 * time.Second
-	// placementProbes are as many requests as show by which one it goes.
+	// placementProbes is how many requests it takes to show which placement it follows.
 	placementProbes = 3
 
 	featuresConfigMap = "config-features"
 	spreadFeature     = "kubernetes.podspec-topologyspreadconstraints"
 )
 
-// placements are Libra with one policy and with another that says which pod a request goes to. Those of
-// a source share their pods: they differ only in a setting that the activator follows.
+// placements are Libra under each policy that says which pod a request goes to. Those of a source share
+// their pods: they differ only in a setting that the activator follows.
 var placements = slices.Concat(placementsUnder(api.SourceOwners), placementsUnder(api.SourceNode))
 
-// placementsInOrder are all there are, in the order of the report: first what others are held against.
+// placementsInOrder are all placements, in the order of the report: first the one that the others are
+// compared with.
 var placementsInOrder = []api.Placement{
 	api.PlacementHash, api.PlacementCoverage, api.PlacementRoundRobin, api.PlacementJoinShortest, api.PlacementMinimumWorkerSet,
 	api.PlacementDefault, api.PlacementLeastPressure, api.PlacementRandom, api.PlacementStock,
@@ -63,7 +64,7 @@ func placementsUnder(source api.Source) []arm {
 	return slices.Insert(all, 1, again)
 }
 
-// placementName is that of the arm of a placement.
+// placementName returns the name of a placement's arm.
 func placementName(source api.Source, p api.Placement) string {
 	name := strings.ReplaceAll(string(p), "-", "_")
 	if p == api.PlacementStock {
@@ -75,15 +76,15 @@ func placementName(source api.Source, p api.Placement) string {
 	return name
 }
 
-// againName is that of hash once more.
+// againName returns the name of the arm that repeats hash.
 func againName(source api.Source) string {
 	return placementName(source, api.PlacementHash) + evaluation.AgainSuffix
 }
 
-// podsEach is how many pods each function has in a phase; 0 is one, wherever it comes to be.
+// podsEach is the number of pods of each function in a phase; 0 means one, on any node.
 var podsEach = map[string]int{phaseTwoEach: 2, phaseFourEach: 4}
 
-// spread has so many pods of each function, as many on each node that takes any as on another.
+// spread returns the patches that give each function this many pods, evenly over the nodes that take any.
 func spread(pods int) []kustomizePatch {
 	service := kustomizeTarget{Kind: "Service", Group: "serving.knative.dev"}
 	constraint := fmt.Sprintf(`- op: add
@@ -101,7 +102,7 @@ func spread(pods int) []kustomizePatch {
 	return []kustomizePatch{{Target: service, Patch: scale}, {Target: service, Patch: constraint}}
 }
 
-// spreadOver says which functions do not have as many pods on each worker as on the others.
+// spreadOver returns an error that names the functions whose pods are not spread evenly over the workers.
 func (s services) spreadOver(workers []string, pods []corev1.Pod) error {
 	on := map[string]map[string]int{}
 	for _, p := range pods {
@@ -124,13 +125,13 @@ func (s services) spreadOver(workers []string, pods []corev1.Pod) error {
 	return errors.Join(wrong...)
 }
 
-// setting is a key of a ConfigMap that an evaluation changes, with what it was.
+// setting is a key of a ConfigMap that an evaluation changes, with its earlier value.
 type setting struct {
 	namespace, configMap, key string
-	was                       *string // nil is none
+	was                       *string // nil means none
 }
 
-// change sets a key, and remembers what it was for putSettingsBack.
+// change sets a key, and keeps its earlier value for putSettingsBack.
 func (e *evaluate) change(ctx context.Context, namespace, configMap, key, value string) error {
 	same := func(s setting) bool {
 		return s.namespace == namespace && s.configMap == configMap && s.key == key
@@ -149,7 +150,7 @@ func (e *evaluate) change(ctx context.Context, namespace, configMap, key, value 
 	return e.setting(ctx, namespace, configMap, key, &value)
 }
 
-// setting sets a key, or removes it.
+// setting sets a key, or removes it if value is nil.
 func (d *demo) setting(ctx context.Context, namespace, configMap, key string, value *string) error {
 	patch, err := json.Marshal(map[string]any{"data": map[string]*string{key: value}})
 	if err != nil {
@@ -159,7 +160,7 @@ func (d *demo) setting(ctx context.Context, namespace, configMap, key string, va
 	return err
 }
 
-// putSettingsBack has what was changed be as it was.
+// putSettingsBack restores all settings that were changed.
 func (e *evaluate) putSettingsBack(ctx context.Context) error {
 	var errs []error
 	for _, s := range slices.Backward(e.changed) {
@@ -168,8 +169,8 @@ func (e *evaluate) putSettingsBack(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// useAllPods makes sure that the pods of each function are on all workers, and has requests go to them in
-// turn: each is to be warm, and what Libra learns is to be of all.
+// useAllPods verifies that each function has pods on all workers, and has requests go to them in turn, so
+// that each pod gets warm and Libra learns from all of them.
 func (e *evaluate) useAllPods(ctx context.Context, s *scene) error {
 	for _, own := range s.places {
 		if err := own.whole(ctx, false); err != nil {
@@ -183,12 +184,12 @@ func (e *evaluate) useAllPods(ctx context.Context, s *scene) error {
 			return err
 		}
 	}
-	e.placement = "" // it is seen to be in force when that matters
+	e.placement = "" // placeBy verifies it when it matters
 	return e.change(ctx, settings.Namespace, settings.ConfigMap, "placement", string(api.PlacementRoundRobin))
 }
 
-// placeBy has the activator go by a placement, and waits until it does: until all of some requests to a
-// place were placed by it.
+// placeBy has the activator follow a placement, and waits until it does: until it has placed
+// placementProbes requests to a place, and no other placement has placed any.
 func (e *evaluate) placeBy(ctx context.Context, s *scene, own *demo, p api.Placement) error {
 	if e.placement == p {
 		return nil
@@ -223,7 +224,7 @@ func (e *evaluate) placeBy(ctx context.Context, s *scene, own *demo, p api.Place
 	return err
 }
 
-// choices are what the activators have said since they started of how they place requests.
+// choices are the activators' counters, since they started, of how they place requests.
 type choices struct {
 	by                map[string]map[string]float64 // requests, by placement and outcome
 	promised, granted float64                       // core-seconds
@@ -253,12 +254,12 @@ func choicesOf(counted []counter) choices {
 	return c
 }
 
-// of are those of a placement.
+// of returns the choices of one placement.
 func (c choices) of(p api.Placement) evaluation.Placed {
 	return evaluation.Placed{Outcomes: c.by[string(p)], Promised: c.promised, Granted: c.granted}
 }
 
-// since is what was added to an earlier reading.
+// since returns what was added since an earlier reading.
 func (c choices) since(before choices) choices {
 	added := choices{by: map[string]map[string]float64{}}
 	for by := range c.by {
@@ -269,7 +270,8 @@ func (c choices) since(before choices) choices {
 	return added
 }
 
-// only says why not all of some requests were placed by p. With stock, nothing is chosen, nor counted.
+// only returns an error unless all of the requests were placed by p. With stock nothing is chosen or
+// counted.
 func (c choices) only(p api.Placement, requests int) error {
 	sum, others := 0.0, []string{}
 	for by, outcomes := range c.by {

@@ -71,7 +71,7 @@ func TestWhoIsNotSpread(t *testing.T) {
 	}
 }
 
-// What is changed is as it was at the end: a key that was not there is gone.
+// Settings are restored at the end: a key that did not exist is removed.
 func TestSettingsArePutBack(t *testing.T) {
 	k, log := fakeKubectl(t, `case "$*" in
 "get "*config-libra*) echo '{"data":{"placement":"random"}}';;

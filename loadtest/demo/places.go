@@ -20,7 +20,8 @@ const (
 	storeManifests     = evaluationManifests + "/store"
 	bystanderManifests = evaluationManifests + "/bystander"
 
-	// servicesTimeout is what a node of two cores takes to bring up all functions of a phase.
+	// servicesTimeout is how long a node of two cores may take to bring up all functions
+	// of a phase.
 	servicesTimeout = 8 * time.Minute
 
 	evaluationPlaces = "evaluation-"
@@ -30,12 +31,12 @@ const (
 	spinDeployment = "spin"
 )
 
-// namespaceOf is where the functions of a phase and an arm are.
+// namespaceOf returns the namespace of the functions of a phase and an arm.
 func namespaceOf(phase, place string) string {
 	prefix := evaluationPlaces
 	switch phase {
 	case phaseDemo:
-		// Whoever goes on with them after the demo looks for the functions there.
+		// People who go on with the functions after the demo look for them there.
 		if place == evaluation.Libra {
 			return demoPlaces
 		}
@@ -50,12 +51,12 @@ func namespaceOf(phase, place string) string {
 	return prefix + strings.ReplaceAll(place, "_", "-")
 }
 
-// isPlace says whether a namespace is one of an evaluation's or of a demo's.
+// isPlace reports whether a namespace belongs to an evaluation or a demo.
 func isPlace(namespace string) bool {
 	return strings.HasPrefix(namespace, evaluationPlaces) || namespace == demoPlaces || strings.HasPrefix(namespace, demoPlaces+"-")
 }
 
-// copied is the name of a function in a set; that of the first is its own.
+// copied returns the name of a function in a set; in the first set it is the function's own.
 func copied(function string, set int) string {
 	if set == 1 {
 		return function
@@ -63,7 +64,7 @@ func copied(function string, set int) string {
 	return fmt.Sprintf("%s-%d", function, set)
 }
 
-// servicesOf are the functions in some sets.
+// servicesOf returns the names of the functions in these sets.
 func servicesOf(functions []string, sets ...int) []string {
 	var names []string
 	for _, set := range sets {
@@ -74,7 +75,7 @@ func servicesOf(functions []string, sets ...int) []string {
 	return names
 }
 
-// placeFor makes the demo whose functions are those of an arm in a phase, in so many sets.
+// placeFor returns the demo whose functions are those of an arm in a phase, in these sets.
 func (e *evaluate) placeFor(ph phase, a arm, sets ...int) *demo {
 	own := *e.demo
 	own.namespace = ph.namespaceAt(a.place())
@@ -88,7 +89,7 @@ func (e *evaluate) placeFor(ph phase, a arm, sets ...int) *demo {
 }
 
 // bring installs what an arm needs in a phase: its namespace, its store, and its functions
-// in some sets. It does not wait for them, as many come up at once.
+// in these sets. It does not wait for them, so that many come up at once.
 func (e *evaluate) bring(ctx context.Context, phase string, a arm, own *demo, sets ...int) error {
 	if err := own.makeNamespace(ctx, a.source); err != nil {
 		return err
@@ -112,7 +113,7 @@ func (e *evaluate) bring(ctx context.Context, phase string, a arm, own *demo, se
 	return nil
 }
 
-// up waits until all functions of a place answer for themselves, and finds them.
+// up waits until all functions of a place are ready, and finds their targets.
 func (e *evaluate) up(ctx context.Context, own *demo) error {
 	if own.services.all[0] != memoryFunction {
 		if err := e.kubectl.wait(ctx, readyTimeout, "-n", own.namespace, "rollout", "status", "deployment/store"); err != nil {
@@ -127,7 +128,7 @@ func (e *evaluate) up(ctx context.Context, own *demo) error {
 	return err
 }
 
-// patchesOf are what a phase and an arm change of the arm's manifests.
+// patchesOf returns what a phase and an arm change in the arm's manifests.
 func patchesOf(phase string, a arm) []kustomizePatch {
 	service := kustomizeTarget{Kind: "Service", Group: "serving.knative.dev"}
 	var patches []kustomizePatch
@@ -141,7 +142,8 @@ func patchesOf(phase string, a arm) []kustomizePatch {
 		patches = append(patches, kustomizePatch{Target: service, Patch: annotate(api.InputSizeAnnotation, "header:"+inputHeader)})
 	}
 	if phase == phaseCost {
-		// It comes to rest within the blocks of the other arms, and not within Knative's minute.
+		// With this window functions scale down within the other arms' blocks, and not
+		// after Knative's minute.
 		patches = append(patches, kustomizePatch{Target: service, Patch: annotate("autoscaling.knative.dev/max-scale", "8") + annotate("autoscaling.knative.dev/window", "10s")})
 	}
 	if n := podsEach[phase]; n > 0 {
@@ -150,13 +152,13 @@ func patchesOf(phase string, a arm) []kustomizePatch {
 	return patches
 }
 
-// annotate is a JSON patch that sets an annotation of a revision template.
+// annotate returns a JSON patch that sets an annotation of a revision template.
 func annotate(name, value string) string {
 	return fmt.Sprintf("- {op: add, path: /spec/template/metadata/annotations/%s, value: %q}\n", strings.ReplaceAll(name, "/", "~1"), value)
 }
 
-// remove removes the namespaces of some places, and waits until their pods are gone: the
-// node has no room for what comes next before.
+// remove removes the namespaces of some places, and waits until their pods are gone:
+// before that the node has no room for what comes next.
 func (d *demo) remove(ctx context.Context, places ...*demo) error {
 	var errs []error
 	for _, own := range places {
@@ -180,7 +182,7 @@ func (d *demo) remove(ctx context.Context, places ...*demo) error {
 	})
 }
 
-// bringBystanders installs those who have nothing to do with the functions.
+// bringBystanders installs the services that have nothing to do with the functions.
 func (e *evaluate) bringBystanders(ctx context.Context, phase string) (*demo, error) {
 	own := *e.demo
 	own.namespace = namespaceOf(phase, bystanderPlace)
@@ -197,7 +199,7 @@ func (e *evaluate) bringBystanders(ctx context.Context, phase string) (*demo, er
 	return &own, err
 }
 
-// spin starts or ends the program that never ends.
+// spin starts or stops the program that always computes.
 func (e *evaluate) spin(ctx context.Context, own *demo, replicas int) error {
 	if _, err := e.kubectl.run(ctx, "-n", own.namespace, "scale", "deployment/"+spinDeployment, fmt.Sprintf("--replicas=%d", replicas)); err != nil {
 		return err
@@ -214,7 +216,7 @@ func (e *evaluate) spin(ctx context.Context, own *demo, replicas int) error {
 	})
 }
 
-// describe says what the owners of the functions at a place configured.
+// describe returns what the owners of the functions at a place configured.
 func (d *demo) describe(ctx context.Context, functions []string, sets int) ([]evaluation.Function, error) {
 	configured, err := d.configured(ctx)
 	if err != nil {

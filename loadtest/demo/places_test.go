@@ -7,8 +7,8 @@ import (
 	"libra.dev/libra/loadtest/demo/evaluation"
 )
 
-// Each arm has its functions to itself in each phase, but stock again and forty functions,
-// which go on with those of ten.
+// Each arm has its own functions in each phase, except stock again, which uses stock's,
+// and the forty, which extend the ten.
 func TestNamespaces(t *testing.T) {
 	seen := map[string]string{}
 	for _, phase := range []string{phaseTen, phaseMemory, phaseCost} {

@@ -22,12 +22,13 @@ type pod = corev1.Pod
 
 const reasonOOMKilled = "OOMKilled"
 
-// hurryAfter is when a pod is replaced that the kubelet restarts more and more seldom.
+// hurryAfter is how long a pod may stay unready before it is replaced, because the kubelet
+// restarts it less and less often.
 const hurryAfter = 15 * time.Second
 
-// whole waits until each function of a place has its pods, all ready, and none that is
-// about to end: what scaled up in another block has come down. Where it hurries, a pod that
-// is not ready for long is replaced, as after an OOM kill it would wait longer each time.
+// whole waits until each function of a place has exactly its pods, all ready, and none is
+// terminating: pods added in another block are gone. If hurry is set, it replaces pods that
+// stay unready, because after each OOM kill the kubelet backs off longer.
 func (d *demo) whole(ctx context.Context, hurry bool) error {
 	began := time.Now()
 	return eventually(ctx, wholeTimeout, func(ctx context.Context) error {
@@ -50,7 +51,8 @@ func (d *demo) whole(ctx context.Context, hurry bool) error {
 	})
 }
 
-// whole says which functions do not have exactly their pods, all ready.
+// whole returns an error that names the functions that do not have exactly their pods, all
+// ready.
 func (s services) whole(pods []corev1.Pod) error {
 	all, ready := map[string]int{}, map[string]int{}
 	for _, p := range pods {
@@ -77,11 +79,11 @@ func isReady(p corev1.Pod) bool {
 	return false
 }
 
-// kills are how often the containers of pods were restarted after they ran out of memory,
-// by pod.
+// kills counts, by pod, how often the user container was restarted after it ran out of
+// memory.
 type kills map[string]int
 
-// oomKills counts those of a place.
+// oomKills returns the OOM kills at a place.
 func (d *demo) oomKills(ctx context.Context) (kills, error) {
 	var pods corev1.PodList
 	if err := d.kubectl.get(ctx, &pods, "pods", "-n", d.namespace, "-l", serving.ServiceLabelKey); err != nil {
@@ -98,7 +100,8 @@ func killsOf(pods []corev1.Pod) kills {
 				continue
 			}
 			n := 0
-			// A container that was killed and has not been restarted is not in the count yet.
+			// The restart count does not include a killed container that has not been
+			// restarted.
 			if t := s.State.Terminated; t != nil && t.Reason == reasonOOMKilled {
 				n = 1
 			}
@@ -111,7 +114,7 @@ func killsOf(pods []corev1.Pod) kills {
 	return found
 }
 
-// since are those after an earlier count.
+// since returns the number of kills after an earlier count.
 func (k kills) since(before kills) int {
 	sum := 0
 	for pod, n := range k {
@@ -120,7 +123,7 @@ func (k kills) since(before kills) int {
 	return sum
 }
 
-// podWatch counts the pods of a place over time.
+// podWatch records when the pods of a place existed.
 type podWatch struct {
 	began  time.Time
 	cancel context.CancelFunc
@@ -132,15 +135,15 @@ type podWatch struct {
 	pods podTimes
 }
 
-// podTimes are when pods were there.
+// podTimes are the times when pods existed, by UID.
 type podTimes map[string]*podTime
 
 type podTime struct {
-	from, to time.Time // to is zero while it is there
-	cold     bool      // it came after the watch began
+	from, to time.Time // to is zero while the pod exists
+	cold     bool      // it was created after the watch began
 }
 
-// watchPods begins to count.
+// watchPods starts a watch.
 func (d *demo) watchPods(ctx context.Context) (*podWatch, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	w := &podWatch{began: time.Now(), cancel: cancel, done: make(chan struct{}), pods: podTimes{}}
@@ -167,7 +170,7 @@ func (w *podWatch) follow(events io.Reader) {
 			Type   string
 			Object corev1.Pod
 		}
-		// The last one ends where the watch was stopped.
+		// The last event is cut off where the watch was stopped.
 		if decoder.Decode(&event) != nil {
 			return
 		}
@@ -177,14 +180,14 @@ func (w *podWatch) follow(events io.Reader) {
 	}
 }
 
-// note adds an event. A pod is there from when it has a node until it is told to end.
+// note adds an event. A pod counts from when it has a node until it is told to end.
 func (t podTimes) note(now, began time.Time, kind string, p corev1.Pod) {
 	known := t[string(p.UID)]
 	if known == nil {
 		if p.Spec.NodeName == "" || p.DeletionTimestamp != nil || kind == "DELETED" {
 			return
 		}
-		// The API's times have whole seconds.
+		// The API's times are in whole seconds.
 		cold := !p.CreationTimestamp.Time.Before(began.Truncate(time.Second).Add(time.Second))
 		if known = (&podTime{from: began, cold: cold}); cold {
 			known.from = now
@@ -196,7 +199,8 @@ func (t podTimes) note(now, began time.Time, kind string, p corev1.Pod) {
 	}
 }
 
-// sum is how long pods were there until now, and how many came.
+// sum returns how long pods existed until now, in pod-seconds, and how many were created
+// since the watch began.
 func (t podTimes) sum(now time.Time) (seconds float64, cold int) {
 	for _, p := range t {
 		to := p.to
@@ -211,7 +215,7 @@ func (t podTimes) sum(now time.Time) (seconds float64, cold int) {
 	return seconds, cold
 }
 
-// stop ends the watch.
+// stop ends the watch, and returns pod-seconds and cold starts.
 func (w *podWatch) stop() (seconds float64, cold int, err error) {
 	now := time.Now()
 	select {

@@ -10,10 +10,10 @@ import (
 	"libra.dev/libra/loadtest/functions/inputs"
 )
 
-// pool are the inputs that requests have, by function.
+// pool is the inputs that requests have, by function.
 type pool map[string][]inputs.Input
 
-// makePool makes so many inputs of each function, short as a rule and some long.
+// makePool makes this many inputs of each function, most short and some long.
 func makePool(seed uint64, functions []string, each int, scale float64) (pool, error) {
 	p := pool{}
 	for _, f := range functions {
@@ -35,7 +35,7 @@ func makePool(seed uint64, functions []string, each int, scale float64) (pool, e
 	return p, group.Wait()
 }
 
-// smallest are the inputs of each function with the fewest bytes.
+// smallest returns, of each function, the input with the fewest bytes.
 func (p pool) smallest() map[string]inputs.Input {
 	found := map[string]inputs.Input{}
 	for f, all := range p {

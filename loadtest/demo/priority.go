@@ -9,13 +9,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// threadsDir are the threads of this process.
+// threadsDir lists the threads of this process.
 const threadsDir = "/proc/self/task"
 
-// runAhead has this process run before all others until the function that it returns is
-// called. On the box the sender shares the machine with the node, but stands for clients
-// that do not: on a full node it waited up to 2.5 s for a CPU (perf sched), which counted as
-// the functions' response time, and most for the arm that used most.
+// runAhead lets this process run before all others until stop is called. On the box the
+// sender shares the machine with the node, but it stands for clients that do not. On a full
+// node it waited up to 2.5 s for a CPU (perf sched), which counted as the functions'
+// response time, and most for the arm that used the most CPU.
 func runAhead() (stop func() error, err error) {
 	if err := setPolicy(unix.SchedAttr{Policy: unix.SCHED_RR, Priority: 1}); err != nil {
 		return nil, errors.Join(fmt.Errorf("running before all others, which takes root: %w", err), setPolicy(unix.SchedAttr{Policy: unix.SCHED_NORMAL}))
@@ -23,8 +23,9 @@ func runAhead() (stop func() error, err error) {
 	return func() error { return setPolicy(unix.SchedAttr{Policy: unix.SCHED_NORMAL}) }, nil
 }
 
-// setPolicy sets the policy of all threads of this process. A new thread has that of the
-// one that starts it, so it looks until there is none that it has not set.
+// setPolicy sets the scheduling policy of all threads of this process. A new thread inherits
+// the policy of the one that starts it, so setPolicy looks until it finds no thread that it
+// has not set.
 func setPolicy(attr unix.SchedAttr) error {
 	set := map[string]bool{}
 	for found := true; found; {

@@ -27,7 +27,7 @@ import (
 )
 
 const (
-	// redisAuthManifests give Redis TLS and users, with Secrets that are made here as docs/redis.md says.
+	// redisAuthManifests give Redis TLS and users. Their Secrets are made here, as docs/redis.md says.
 	redisAuthManifests = "manifests/components/redis-auth"
 	redisUsersFile     = "users.acl"
 	redisUsersSecret   = "libra-redis-acl"
@@ -35,7 +35,7 @@ const (
 	redisTLSAddress    = "rediss://" + redisconn.DefaultAddr
 	redisCredentials   = "/etc/libra/redis"
 
-	// redisAdmin may do everything in Redis: it is who looks and tests there.
+	// redisAdmin may do everything in Redis, for inspection and tests.
 	redisAdmin      = "admin"
 	redisAdminRules = "on ~* &* +@all"
 
@@ -43,7 +43,7 @@ const (
 	certificateValidity = 10 * 365 * 24 * time.Hour
 )
 
-// redisUsers are those of Redis, with the namespace of each one's Secret.
+// redisUsers are the users of Redis, with the namespace of each one's Secret.
 var redisUsers = map[string]string{
 	"activator":  servingNamespace,
 	"agent":      agentNamespace,
@@ -55,8 +55,8 @@ var redisUsers = map[string]string{
 
 func redisSecretOf(user string) string { return "libra-redis-" + user }
 
-// secureRedis has a kustomization in dir give Redis TLS and users. Its Secrets are those on
-// the cluster, or new ones.
+// secureRedis makes a kustomization in dir give Redis TLS and users. Its Secrets are those on
+// the cluster, or new ones if any is missing.
 func (d *demo) secureRedis(ctx context.Context, dir string, k *kustomization) error {
 	component, err := relativePath(dir, redisAuthManifests)
 	if err != nil {
@@ -86,13 +86,13 @@ func (d *demo) secureRedis(ctx context.Context, dir string, k *kustomization) er
 		}
 		fmt.Fprintf(&text, "---\n%s", data)
 	}
-	// Before what mounts them, which would start without those that are optional.
+	// Before the pods that mount them, which would start without the optional ones.
 	k.Resources, k.SortOptions = []string{file}, &sortOptions{Order: "legacy"}
 	return os.WriteFile(filepath.Join(dir, file), []byte(text.String()), 0o600)
 }
 
-// hasRedisSecrets says whether all Secrets of a Redis with TLS and users are there. Some of
-// them are what was left by an install that was broken off, before anything mounted them.
+// hasRedisSecrets reports whether all Secrets of a Redis with TLS and users exist. If only
+// some do, an install was interrupted before anything mounted them.
 func (d *demo) hasRedisSecrets(ctx context.Context) (bool, error) {
 	wanted := map[string]string{redisUsersSecret: libraNamespace, redisTLSSecret: libraNamespace}
 	for user, namespace := range redisUsers {
@@ -106,7 +106,8 @@ func (d *demo) hasRedisSecrets(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// removeRedisUsers removes the Secrets with which parts would ask a Redis without users.
+// removeRedisUsers removes the users' Secrets, because parts would use them to log in to a
+// Redis without users.
 func (d *demo) removeRedisUsers(ctx context.Context) error {
 	var errs []error
 	for user, namespace := range redisUsers {
@@ -116,8 +117,8 @@ func (d *demo) removeRedisUsers(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// newRedisSecrets are a certificate of Redis, by a CA that signs nothing else, its users, and
-// each one's password.
+// newRedisSecrets returns Secrets with Redis' certificate, from a CA that signs nothing else,
+// Redis' users, and each user's password.
 func newRedisSecrets(now time.Time, users string) ([]corev1.Secret, error) {
 	host, _, err := net.SplitHostPort(redisconn.DefaultAddr)
 	if err != nil {
@@ -154,7 +155,7 @@ func newRedisSecrets(now time.Time, users string) ([]corev1.Secret, error) {
 	return secrets, nil
 }
 
-// newCertificate makes a certificate for a host, and the CA that it is of, in PEM.
+// newCertificate makes a certificate for a host, and the CA that signs it, in PEM.
 func newCertificate(now time.Time, host string) (ca, cert, key []byte, err error) {
 	caKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -180,7 +181,7 @@ func newCertificate(now time.Time, host string) (ca, cert, key []byte, err error
 	return encode("CERTIFICATE", caDER), encode("CERTIFICATE", certDER), encode("PRIVATE KEY", keyDER), errors.Join(caErr, certErr, keyErr)
 }
 
-// tellOfRedis has the activator ask a Redis with TLS, as its user.
+// tellOfRedis has the activator use Redis with TLS, as its own user.
 func tellOfRedis(pod *applycorev1.PodSpecApplyConfiguration) {
 	const volume = "libra-redis"
 	pod.Containers[0].WithEnv(
@@ -199,7 +200,7 @@ func (d *demo) redisCLI(ctx context.Context, args ...string) ([]byte, error) {
 		if err := d.kubectl.get(ctx, &secret, "-n", libraNamespace, "secret", redisSecretOf(redisAdmin)); err != nil {
 			return nil, err
 		}
-		// Not as an argument, which everybody on the node sees.
+		// Not as an argument, which everybody on the node can see.
 		run.stdin = strings.NewReader(string(secret.Data["password"]) + "\n")
 		run.args = append(run.args, "-i")
 		as = append(as, "--tls", "--cacert", "/etc/libra/tls/ca.crt", "--user", redisAdmin, "--askpass")

@@ -68,7 +68,7 @@ func TestRedisSecretsLetUsersIn(t *testing.T) {
 			t.Errorf("the Secret of %s is %s/%s, for %q", user, s.Namespace, s.Name, s.Data["username"])
 		}
 		name, err := ask(as(user, string(s.Data["password"]), s.Data["ca.crt"]))
-		// Who may not ask has been let in.
+		// A user without permission for the command has been let in.
 		if user == redisAdmin && name != user || user != redisAdmin && !redis.IsPermissionError(err) {
 			t.Errorf("%s is %q: %v", user, name, err)
 		}
@@ -84,7 +84,7 @@ func TestRedisSecretsLetUsersIn(t *testing.T) {
 	}
 }
 
-// What is on the cluster already stays: Redis and the parts have read it.
+// Secrets that exist on the cluster stay: Redis and the parts have read them.
 func TestRedisSecretsAreMadeOnce(t *testing.T) {
 	t.Chdir("../..")
 	for name, there := range map[string]bool{"none is there": false, "all are there": true} {

@@ -8,20 +8,20 @@ import (
 	"libra.dev/libra/loadtest/demo/evaluation"
 )
 
-// repeatShare is the part of the time for which blocks may be measured again. On a machine
-// whose neighbours are always busy, to repeat is worth less than what it displaces.
+// repeatShare is the share of the time in which blocks may be measured again. On a machine
+// whose neighbours are always busy, repeating is worth less than what it displaces.
 const repeatShare = 0.05
 
-// mayRepeat says whether a block may be measured again: by how long that took so far, since
-// the evaluation began, and by the time that is left and that the rest takes which can no
-// longer be left out.
+// mayRepeat reports whether a block may be measured again. took is how long repeats have
+// taken so far, since the time since the evaluation began, left the time that is left, and
+// rest how long the blocks take that can no longer be left out.
 func mayRepeat(took, since, left, rest time.Duration) bool {
 	return took < time.Duration(repeatShare*float64(since)) && left > rest
 }
 
-// quietly measures a block of about a length, and once more if the hypervisor took too much
-// CPU meanwhile and there is time beside the rest that is to be measured. It returns the
-// block from which less was taken.
+// quietly measures a block of about this length, and once more if the hypervisor took too
+// much CPU meanwhile and there is time beside the rest that is to be measured. It returns
+// the block from which the hypervisor took less.
 func (e *evaluate) quietly(ctx context.Context, length, rest time.Duration, measure func() (evaluation.Block, error)) (evaluation.Block, error) {
 	first, err := measure()
 	if err != nil || !first.Disturbed() {
@@ -54,7 +54,7 @@ func lessDisturbed(first, second evaluation.Block) evaluation.Block {
 	return first
 }
 
-// keep adds a block to what was measured.
+// keep adds a block to the data.
 func (e *evaluate) keep(b evaluation.Block) {
 	if failed := failures(b.Requests); failed > 0 {
 		e.say("block %d: %d of %d requests failed, the first with: %s", e.measured, failed, len(b.Requests), firstError(b.Requests))

@@ -13,7 +13,7 @@ func TestABlockIsMeasuredAgainWhenTheHypervisorTookItsCPU(t *testing.T) {
 	const length = time.Minute
 	broken := errors.New("no pod is ready")
 	for name, c := range map[string]struct {
-		stolen []float64 // of each time that it is measured, beside 98 core-seconds that it had
+		stolen []float64 // in each measurement of the block, beside 98 core-seconds that it had
 		second error
 		limit  time.Duration
 		want   float64
@@ -27,7 +27,7 @@ func TestABlockIsMeasuredAgainWhenTheHypervisorTookItsCPU(t *testing.T) {
 		"the rest has no time":    {stolen: []float64{4}, limit: 33 * time.Minute, want: 4, times: 1},
 	} {
 		e := newEvaluation(newDemo(options{}, io.Discard), "libra-demo")
-		// Half an hour has passed, and 90 s are left for each of the two that are still to come.
+		// Half an hour has passed. Two blocks, of 90 s each, are still to come.
 		e.start, e.limit = time.Now().Add(-30*time.Minute), c.limit
 		times := 0
 		b, err := e.quietly(t.Context(), length, 3*time.Minute, func() (evaluation.Block, error) {
@@ -51,7 +51,7 @@ func TestARepeatIsNoReasonToLoseABlock(t *testing.T) {
 	}
 }
 
-// What repeating takes is bounded by the time that has passed and by what is still to come.
+// Repeats are bounded by the time that has passed and by the blocks still to come.
 func TestRepeatsAreBounded(t *testing.T) {
 	for name, c := range map[string]struct {
 		took, since, left, rest time.Duration

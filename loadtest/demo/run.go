@@ -22,8 +22,8 @@ import (
 
 const cleanUpTimeout = 10 * time.Minute
 
-// demoNamespaces are those of the demo: of each arm's functions, and of a service that did
-// not opt in.
+// demoNamespaces returns the demo's namespaces: those of each arm's functions, and that of
+// a service that did not opt in.
 func demoNamespaces() []string {
 	var namespaces []string
 	for _, place := range append(demoPlan(demoTime)[0].places(), bystanderPlace) {
@@ -64,7 +64,7 @@ It is to be run from the root of the repository, and may be run again at any tim
 	return cmd
 }
 
-// startDemo checks what can be checked, asks where it must, and runs the demo.
+// startDemo checks the flags and the cluster, asks where it must, and runs the demo.
 func startDemo(ctx context.Context, d *demo, limit time.Duration, in *os.File) error {
 	e := newEvaluation(d, namespaceOf(phaseDemo, evaluation.Libra))
 	e.pace, e.limit, e.plan = demoPace, limit, demoPlan(limit)
@@ -89,10 +89,10 @@ func checkDemoLimit(limit time.Duration) error {
 	return nil
 }
 
-// demonstrate does the whole demo. Every step may be done again, on a cluster that an
-// earlier demo left at any point.
+// demonstrate runs the whole demo. Every step can be repeated on a cluster that an earlier
+// demo left at any point.
 func (e *evaluate) demonstrate(ctx context.Context) (err error) {
-	// To push images and to be allowed took its time.
+	// Pushing images and waiting for permission do not count.
 	e.start = time.Now()
 	if err := os.MkdirAll(e.outDir, 0o755); err != nil {
 		return err
@@ -108,7 +108,7 @@ func (e *evaluate) demonstrate(ctx context.Context) (err error) {
 		}
 		defer func() { err = errors.Join(err, server.Stop()) }()
 	}
-	// Also after a failure, or when the user has had enough.
+	// Clean up even after a failure or an interrupt.
 	defer func() { err = errors.Join(err, e.leave(context.WithoutCancel(ctx))) }()
 	err = e.measureDemo(ctx)
 	if server != nil {
@@ -122,7 +122,7 @@ func (e *evaluate) demonstrate(ctx context.Context) (err error) {
 	return errors.Join(err, e.data.WriteFile(e.path(evaluation.DataFile)), writeDemo(e.demo, e.data), e.lastWords())
 }
 
-// measureDemo brings everything on the cluster, and measures.
+// measureDemo installs everything on the cluster, and measures.
 func (e *evaluate) measureDemo(ctx context.Context) error {
 	e.data = evaluation.Data{Commit: e.commit, Seed: e.seed}
 	if e.boxed() {
@@ -154,8 +154,8 @@ func (e *evaluate) measureDemo(ctx context.Context) error {
 	return err
 }
 
-// setUpDemo brings the functions of all arms, finds out what the node has room for, and has
-// Libra learn its own.
+// setUpDemo installs the functions of all arms, measures the node's capacity, and teaches
+// Libra its functions.
 func (e *evaluate) setUpDemo(ctx context.Context, ph phase) (*scene, error) {
 	s := &scene{phase: ph, places: map[string]*demo{}, functions: trace.Mixed, sets: 1, pool: e.pool, plain: plainPool(e.seed, e.corpus)}
 	e.say("functions: %s, each under %s", strings.Join(s.functions, ", "), strings.Join(ph.places(), ", "))
@@ -168,7 +168,7 @@ func (e *evaluate) setUpDemo(ctx context.Context, ph phase) (*scene, error) {
 		func() error { return e.warmUp(ctx, s, 0) },
 		func() error { return e.demoCapacity(ctx, s.places[evaluation.NoLimits]) },
 		func() error { return e.learn(ctx, lessons) },
-		// What was learned last is made a model of.
+		// Wait until the latest lessons are in a model.
 		func() error { return rig.Pause(ctx, settleTime) },
 	} {
 		if err := step(); err != nil {
@@ -180,8 +180,8 @@ func (e *evaluate) setUpDemo(ctx context.Context, ph phase) (*scene, error) {
 	return s, e.warmUp(ctx, s, e.pace.warm)
 }
 
-// demoCapacity is what of the node the loads are parts of: of another cluster's, whose
-// cgroups nobody reads, it is taken that requests cost what they cost on the box.
+// demoCapacity sets the capacity of which the loads are parts. The cgroups of another
+// cluster are not read: there it assumes that requests cost what they cost on the box.
 func (e *evaluate) demoCapacity(ctx context.Context, own *demo) (err error) {
 	if !e.boxed() {
 		e.data.Unmeasured = append(e.data.Unmeasured, fmt.Sprintf(
@@ -202,7 +202,7 @@ func writeDemo(d *demo, data evaluation.Data) error {
 	return evaluation.WriteDemo(d.outDir, d.out, "Stock Knative, Libra and no limits", data)
 }
 
-// lastWords say where to go on, and what went wrong with what was measured.
+// lastWords prints how to go on, and returns an error if any request failed.
 func (e *evaluate) lastWords() error {
 	look, takeDown := "make box-status, or "+e.box+" kubectl -- get pods -n "+e.namespace, "make box-down"
 	if !e.boxed() {
@@ -225,7 +225,7 @@ func (e *evaluate) lastWords() error {
 	return nil
 }
 
-// leave has the box go on with Libra and its functions, and another cluster as it was.
+// leave leaves the box with Libra and its functions, and another cluster as it was.
 func (e *evaluate) leave(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, cleanUpTimeout)
 	defer cancel()

@@ -26,8 +26,8 @@ import (
 	"libra.dev/libra/pkg/kubectl/swap"
 )
 
-// Each load is measured under each arm at least twice if there is time, and what is planned
-// fits into the time.
+// Each load is measured under each arm at least twice if there is time, and the plan fits
+// into the time.
 func TestADemoFitsIntoItsTime(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		limit := time.Duration(rapid.Int64Range(int64(demoTime), int64(demoLonger)).Draw(t, "limit"))
@@ -52,8 +52,8 @@ func TestADemoFitsIntoItsTime(t *testing.T) {
 	}
 }
 
-// A demo that is slower than was thought has fewer blocks of all, and leaves out a load only
-// when there is no time for one more of it.
+// A demo that is slower than expected has fewer blocks of everything. It leaves out a load
+// only if there is no time for one more block of it.
 func TestADemoThatIsShortOfTimeHasFewerBlocks(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		whole := demoPlan(demoLonger)[0]
@@ -77,8 +77,8 @@ func TestADemoThatIsShortOfTimeHasFewerBlocks(t *testing.T) {
 	})
 }
 
-// What the node has idle is lent in the demo, as where Libra is installed: its functions are
-// left to the default source.
+// The demo lends what the node has idle, as an installed Libra does: its functions have the
+// default source.
 func TestTheDemoIsOfLibraAsItIsInstalled(t *testing.T) {
 	ph := demoPlan(demoTime)[0]
 	var names []string
@@ -113,7 +113,7 @@ func TestTheDemosNamespacesAreItsOwn(t *testing.T) {
 	}
 }
 
-// A demo that is run again finds Libra's functions of the one before.
+// A repeated demo finds Libra's functions of the one before.
 func TestOnlyWhatIsNotKeptIsRemoved(t *testing.T) {
 	const list = `{"items":[{"metadata":{"name":"default"}},{"metadata":{"name":"evaluation-stock"}},{"metadata":{"name":"libra-demo"}},{"metadata":{"name":"libra-system"}}]}`
 	for name, c := range map[string]struct {
@@ -192,7 +192,7 @@ func TestTheTimeOfADemoIsBounded(t *testing.T) {
 	}
 }
 
-// answering is a gateway whose functions answer right.
+// answering starts a gateway whose functions answer right, and returns its URL.
 func answering(t *testing.T, p pool) string {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -210,7 +210,7 @@ func answering(t *testing.T, p pool) string {
 }
 
 // On another cluster, whose cgroups are not on this machine, blocks are measured without
-// them, with somebody else's service beside the functions.
+// them, beside somebody else's service.
 func TestABlockOnAnotherCluster(t *testing.T) {
 	p := pool{}
 	for _, f := range []string{"mst", plainFunction} {
@@ -252,7 +252,7 @@ func TestABlockOnAnotherCluster(t *testing.T) {
 	}
 }
 
-// What was measured is told again, with what failed of it.
+// The report of the measurements can be written again, with the failures.
 func TestTheDemosReportIsWrittenAgain(t *testing.T) {
 	dir := t.TempDir()
 	data := evaluation.Data{Arms: []evaluation.Arm{{Name: evaluation.Stock, Title: "stock"}, {Name: evaluation.Libra, Title: "Libra"}}}
@@ -275,7 +275,7 @@ func TestTheDemosReportIsWrittenAgain(t *testing.T) {
 	}
 }
 
-// Libra learns the four from what is not what a test sends them.
+// Libra learns the four functions from inputs that no test sends them.
 func TestTheFourAreTaught(t *testing.T) {
 	d := newDemo(options{}, io.Discard)
 	lessons := d.fourLessons()

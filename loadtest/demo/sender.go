@@ -13,22 +13,22 @@ import (
 
 const (
 	warmTimeout = 2 * time.Minute
-	// A warm path answers this often in a row.
+	// A path is warm if it answers right this often in a row.
 	warmAnswers = 3
 
-	// requestTimeout is when a request has failed that is not answered: longer than what
-	// queues up in a block takes.
+	// requestTimeout is when an unanswered request has failed: later than a block's
+	// queue needs to drain.
 	requestTimeout = 90 * time.Second
 )
 
-// sender sends requests, over connections that it keeps. It is of this process, and not
-// k6, because what it uses of the CPU is what the functions have not.
+// sender sends requests over connections that it keeps. It is part of this process,
+// instead of k6, because CPU that the sender uses is CPU that the functions do not have.
 type sender struct {
 	http    *http.Client
 	gateway string // URL
 }
 
-// proxy says through which proxy a request goes; nil is through none.
+// proxy returns the proxy that a request goes through; nil means none.
 type proxy func(*http.Request) (*url.URL, error)
 
 func newSender(gateway string, through proxy) sender {
@@ -37,7 +37,8 @@ func newSender(gateway string, through proxy) sender {
 	}}}
 }
 
-// newSender sends to the functions. The box's addresses are this machine's own.
+// newSender returns a sender to the functions. The box's addresses are this machine's
+// own, so no proxy leads to them.
 func (d *demo) newSender() sender {
 	if d.boxed() {
 		return newSender(d.targets.gateway, nil)
@@ -45,24 +46,25 @@ func (d *demo) newSender() sender {
 	return newSender(d.targets.gateway, http.ProxyFromEnvironment)
 }
 
-// message is a request as it is sent.
+// message is a request to send.
 type message struct {
 	due   time.Duration // since the start
 	host  string        // of the function
 	input inputs.Input
-	// number is the input's among its function's, where it is told.
+	// number is the input's number among its function's inputs, if the request states
+	// it.
 	number string
 }
 
-// fate is what became of a request.
+// fate is the outcome of a request.
 type fate struct {
 	late, took time.Duration // took is from when it was due
 	status     int           // 0 when there was no answer
 	err        string        // empty when the answer was right
 }
 
-// replay sends each message when it is due, whatever became of those before it, and
-// returns when all are answered, or have failed.
+// replay sends each message when it is due, regardless of the ones before it, and
+// returns when all have been answered or have failed.
 func (s sender) replay(ctx context.Context, messages []message) ([]fate, error) {
 	fates := make([]fate, len(messages))
 	start := time.Now()
@@ -83,7 +85,7 @@ func (s sender) replay(ctx context.Context, messages []message) ([]fate, error) 
 	return fates, ctx.Err()
 }
 
-// send sends a message that is due.
+// send sends a message, and counts its time from due.
 func (s sender) send(ctx context.Context, due time.Time, m message) fate {
 	ctx, cancel := context.WithDeadline(ctx, due.Add(requestTimeout))
 	defer cancel()

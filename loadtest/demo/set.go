@@ -10,19 +10,19 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// parts are how Libra's parts are set.
+// parts is how Libra's parts are set.
 type parts struct {
-	unsafeguarded, unclamped, unweighted bool // the node agent
+	unsafeguarded, unclamped, unweighted bool // of the node agent
 
 	estimator string // of the predictor; empty is the default
-	unlimited bool   // durations
+	unlimited bool   // predicts durations as unlimited
 }
 
-// partsUnknown are no arm's: of a change some may be there.
+// partsUnknown equals no arm's parts: a change may be half applied.
 var partsUnknown = parts{estimator: "unknown"}
 
-// The settings of parts that are not the default, as the agent's flags and the predictor's
-// environment.
+// Settings of parts that differ from the defaults, as the agent's flags and the
+// predictor's environment.
 const (
 	noSafeguard        = "--safeguard=false"
 	noClamp            = "--clamp=false"
@@ -34,7 +34,7 @@ const (
 	unlimitedDurations = "unlimited"
 )
 
-// patches are what makes Libra's parts as they are to be.
+// patches returns the patches that set Libra's parts as p says.
 func (p parts) patches() []kustomizePatch {
 	var patches []kustomizePatch
 	agent := func(off bool, flag string) {
@@ -56,7 +56,7 @@ func (p parts) patches() []kustomizePatch {
 	}
 	if p.estimator != "" {
 		predictor(estimatorEnv, p.estimator)
-		// What the last five used is to be known at the next request.
+		// The use of the last five requests must be known at the next one.
 		predictor(refitEnv, `"0.1"`)
 	}
 	if p.unlimited {
@@ -65,7 +65,7 @@ func (p parts) patches() []kustomizePatch {
 	return patches
 }
 
-// setParts sets Libra's parts and waits until they are.
+// setParts sets Libra's parts, and waits until the settings are in force.
 func (d *demo) setParts(ctx context.Context, p parts) error {
 	dir := d.path("kustomize", "libra")
 	if err := d.images.kustomize(dir, libraManifests, "", append(p.patches(), d.agentPatches()...)...); err != nil {
@@ -105,8 +105,8 @@ func (d *demo) setParts(ctx context.Context, p parts) error {
 	})
 }
 
-// answering says which functions are not answered as the parts are set, in the
-// predictor's list of functions.
+// answering returns an error that names the functions, in the predictor's list, that are
+// not answered as the parts are set.
 func (p parts) answering(list []byte) error {
 	var said struct {
 		Functions []struct {

@@ -18,8 +18,8 @@ import (
 // fortySets is how many sets of the ten make forty functions.
 const fortySets = 4
 
-// setUp brings all that the first phase of a plan needs, and removes what neither it nor a
-// later one does.
+// setUp installs everything that the first phase of a plan needs, and removes what neither
+// it nor a later phase needs.
 func (e *evaluate) setUp(ctx context.Context, p timePlan) (*scene, error) {
 	ph := p[0]
 	s := &scene{phase: ph, places: map[string]*demo{}, functions: trace.Mixed, sets: 1, pool: e.pool, plain: plainPool(e.seed, e.corpus)}
@@ -42,7 +42,7 @@ func (e *evaluate) setUp(ctx context.Context, p timePlan) (*scene, error) {
 		return nil, err
 	}
 	if podsEach[ph.name] > 0 {
-		// Who writes a function's manifest may not say by himself where its pods go.
+		// By default, a function's manifest may not say where its pods go.
 		if err := e.change(ctx, servingNamespace, featuresConfigMap, spreadFeature, "enabled"); err != nil {
 			return nil, err
 		}
@@ -75,8 +75,8 @@ func (e *evaluate) setUp(ctx context.Context, p timePlan) (*scene, error) {
 	if ph.name == phaseMemory {
 		s.capacity.function = time.Duration(memoryCPU(e.data.Alone, s.pool) * float64(time.Millisecond))
 	}
-	// What was learned last is made a model of, and what is in use grows with the pods that
-	// there are.
+	// Wait until the latest lessons are in a model. CPU use without requests grows with the
+	// number of pods, so it is measured again.
 	if err := rig.Pause(ctx, settleTime); err != nil {
 		return nil, err
 	}
@@ -123,9 +123,9 @@ func (e *evaluate) removeUnneeded(ctx context.Context, p timePlan) error {
 	return e.remove(ctx, unneeded...)
 }
 
-// bringAll brings the functions of a scene that are not there yet, and waits until all
-// answer. It returns what Libra is to learn of them, and where the autoscaler is to; that
-// is nil without one.
+// bringAll installs the functions of a scene that are not there yet, and waits until all
+// are ready. It returns Libra's lessons about them, and the place that the autoscaler is to
+// learn; nil without one.
 func (e *evaluate) bringAll(ctx context.Context, s *scene, learned pool) (lessons []lesson, vpa *demo, err error) {
 	var all []int
 	for set := 1; set <= s.sets; set++ {
@@ -143,7 +143,7 @@ func (e *evaluate) bringAll(ctx context.Context, s *scene, learned pool) (lesson
 		own := e.placeFor(s.phase, a, all...)
 		s.places[a.place()] = own
 		sets := all[min(e.sets[own.namespace], len(all)):]
-		e.places[own.namespace] = own // also when it is only half there
+		e.places[own.namespace] = own // even if it is only half there
 		if err := e.bring(ctx, s.name, a, own, sets...); err != nil {
 			return nil, nil, err
 		}
@@ -177,7 +177,7 @@ func (e *evaluate) bringAll(ctx context.Context, s *scene, learned pool) (lesson
 		return lessons, nil, nil
 	}
 	if !e.hasVPA {
-		e.hasVPA = true // also when it is only half there
+		e.hasVPA = true // even if it is only half there
 		if err := e.installVPA(ctx); err != nil {
 			return nil, nil, err
 		}
@@ -185,11 +185,11 @@ func (e *evaluate) bringAll(ctx context.Context, s *scene, learned pool) (lesson
 	return lessons, vpa, e.autoscale(ctx, vpa)
 }
 
-// describeFunctions notes what the owners of a scene's functions configured.
+// describeFunctions records what the owners of a scene's functions configured.
 func (e *evaluate) describeFunctions(ctx context.Context, s *scene) error {
 	own := s.places[evaluation.Stock]
 	if own == nil {
-		// An arm that changes no limit of those whom it serves.
+		// An arm that changes no limit of its functions.
 		for _, name := range []string{evaluation.Libra, evaluation.Owners} {
 			if own = s.places[name]; own != nil {
 				break
@@ -208,8 +208,8 @@ func (e *evaluate) describeFunctions(ctx context.Context, s *scene) error {
 	return err
 }
 
-// clear removes what is on the box of earlier evaluations and demos, but for some
-// namespaces: the node has room for one of them only.
+// clear removes what earlier evaluations and demos left on the box, except the namespaces
+// in keep: the node has room for only one of them.
 func (d *demo) clear(ctx context.Context, keep ...string) error {
 	var namespaces corev1.NamespaceList
 	if err := d.kubectl.get(ctx, &namespaces, "namespaces"); err != nil {

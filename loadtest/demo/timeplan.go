@@ -11,47 +11,47 @@ import (
 	"libra.dev/libra/loadtest/demo/evaluation"
 )
 
-// combination is a load and a number of pods, of some part of the evaluation. Its arms are
-// measured in blocks: all with the first schedule, in random order, then all with the next.
+// combination is a load and a number of pods, in some part of the evaluation. Its arms are measured in
+// blocks: all with the first schedule, in random order, then all with the next.
 type combination struct {
 	part       string
 	load, pods int
 	length     time.Duration // of a block
-	// gap is about what passes between the end of a block's schedule and the next block.
+	// gap is about how long it takes from the end of a block's schedule to the next block.
 	gap  time.Duration
 	arms []turn
 }
 
-// turn is an arm of a combination: how many blocks it has, and how soon it is left out
-// when time is short. Those with a greater rank go first.
+// turn is an arm of a combination: how many blocks it has, and how soon it is left out when time is short.
+// Turns with a greater rank are left out first.
 type turn struct {
 	arm    string
 	blocks int
 	rank   int
-	done   int // of the blocks
+	done   int // blocks already measured, or in earlier draws
 }
 
-// phase are combinations that the same functions serve, which are installed before it.
+// phase is a group of combinations that the same functions serve, which are installed before it.
 type phase struct {
 	name string
-	// draw is which functions of that kind these are, from 1: those of another are in another namespace, so
-	// that hash draws nodes for them anew. 0 is all that there are.
+	// draw says which functions of that kind these are, from 1: each draw has its own namespace, so that
+	// hash draws nodes for the functions anew. 0 means that there are no draws.
 	draw int
-	// setUp is what it takes to begin, and perArm what each arm adds to that; those that
-	// share their functions with another add it once.
+	// setUp is how long it takes to begin, and perArm what each arm adds to that; arms that share their
+	// functions add it once.
 	setUp, perArm time.Duration
-	// vpa is what the autoscaler adds, where it is among the arms.
+	// vpa is what the autoscaler adds, if it is among the arms.
 	vpa          time.Duration
 	combinations []combination
 }
 
-// timePlan is what is measured, in its order.
+// timePlan is what is measured, in order.
 type timePlan []phase
 
-// fit leaves out turns until the rest takes no longer than the time there is, the greatest
-// rank first, and of the same rank the later one. Those of one combination and rank stay
-// together, as they are compared, and none is without those of its combination's least
-// rank, which it is held against. A phase may be left without any.
+// fit leaves out turns until the rest takes no longer than the time there is: the greatest rank first, and
+// within a rank the later one. Turns of one combination and rank stay together, because they are compared.
+// None stays without the turns of its combination's least rank, which it is compared with. A phase may be
+// left without any.
 func (p timePlan) fit(time time.Duration) timePlan {
 	type group struct{ phase, combination, rank int }
 	var all []group
@@ -97,7 +97,7 @@ func (p timePlan) fit(time time.Duration) timePlan {
 	return with()
 }
 
-// leftOut says which turns of a phase are not in what was made of it.
+// leftOut describes the turns of a phase that are not in fitted.
 func (ph phase) leftOut(fitted phase) []string {
 	there := map[string]bool{}
 	for _, c := range fitted.combinations {
@@ -120,7 +120,7 @@ func (ph phase) leftOut(fitted phase) []string {
 	return left
 }
 
-// takes is about how long the whole takes.
+// takes returns about how long the whole plan takes.
 func (p timePlan) takes() time.Duration {
 	var sum time.Duration
 	for _, ph := range p {
@@ -148,7 +148,7 @@ func (c combination) takes() time.Duration {
 	return sum + time.Duration(c.changes())*partsChange
 }
 
-// changes is how often Libra's parts are set anew: arms with the same follow one another.
+// changes returns how often Libra's parts are set anew: arms with the same settings follow one another.
 func (c combination) changes() int {
 	n, most := 0, 0
 	for _, t := range c.arms {
@@ -168,16 +168,16 @@ func (c combination) changes() int {
 	return n
 }
 
-// kind are blocks that take about as long beyond their schedules as each other.
+// kind is a kind of blocks that take about equally long beyond their schedules.
 type kind struct {
 	part string
 	load int
 }
 
-// blockTakes is about how long a block takes.
+// blockTakes returns about how long a block takes.
 func (c combination) blockTakes() time.Duration { return c.length + c.gap }
 
-// takesOf is about how long the blocks of a number take.
+// takesOf returns about how long the blocks with this number take.
 func (ph phase) takesOf(number int) time.Duration {
 	sum := time.Duration(0)
 	for _, c := range ph.combinations {
@@ -190,13 +190,13 @@ func (ph phase) takesOf(number int) time.Duration {
 	return sum
 }
 
-// gapsSeen are how long blocks took beyond their schedules.
+// gapsSeen is how long blocks took beyond their schedules.
 type gapsSeen map[kind]struct {
 	sum time.Duration
 	n   int
 }
 
-// gapsToKnow is of how many blocks that is taken to be known.
+// gapsToKnow is how many blocks it takes to know their gap.
 const gapsToKnow = 6
 
 func (g gapsSeen) note(c combination, gap time.Duration) {
@@ -205,7 +205,7 @@ func (g gapsSeen) note(c combination, gap time.Duration) {
 	g[kind{c.part, c.load}] = seen
 }
 
-// by is the plan with the gaps that were seen.
+// by returns the plan with the gaps that were seen.
 func (p timePlan) by(seen gapsSeen) timePlan {
 	planned := slices.Clone(p)
 	for i := range planned {
@@ -219,7 +219,7 @@ func (p timePlan) by(seen gapsSeen) timePlan {
 	return planned
 }
 
-// prepares is how long it takes until its first block.
+// prepares returns how long it takes until the phase's first block.
 func (ph phase) prepares() time.Duration {
 	sum := ph.setUp + time.Duration(len(ph.places()))*ph.perArm
 	if slices.ContainsFunc(ph.arms(), func(a arm) bool { return a.vpa }) {
@@ -228,7 +228,7 @@ func (ph phase) prepares() time.Duration {
 	return sum
 }
 
-// places are the arms whose namespaces have the functions of the phase.
+// places returns the arms whose namespaces have the phase's functions.
 func (ph phase) places() []string {
 	var places []string
 	for _, a := range ph.arms() {
@@ -239,7 +239,7 @@ func (ph phase) places() []string {
 	return places
 }
 
-// namespaceAt is where its functions at a place are.
+// namespaceAt returns the namespace of its functions at a place.
 func (ph phase) namespaceAt(place string) string {
 	namespace := namespaceOf(ph.name, place)
 	if ph.draw > 0 {
@@ -248,7 +248,7 @@ func (ph phase) namespaceAt(place string) string {
 	return namespace
 }
 
-// drawn says which functions of its kind it has, where there are several.
+// drawn says which draw of its functions the phase has; empty if there are no draws.
 func (ph phase) drawn() string {
 	if ph.draw == 0 {
 		return ""
@@ -256,7 +256,7 @@ func (ph phase) drawn() string {
 	return fmt.Sprintf(", draw %d", ph.draw)
 }
 
-// arms are those of the phase, in the order of the report.
+// arms returns the arms of the phase, in the order of the report.
 func (ph phase) arms() []arm {
 	named := map[string]bool{}
 	for _, c := range ph.combinations {
@@ -273,7 +273,7 @@ func (ph phase) arms() []arm {
 	return found
 }
 
-// arms are those of all phases, in the order of the report.
+// arms returns the arms of all phases, in the order of the report.
 func (p timePlan) arms() []arm {
 	var all phase
 	for _, ph := range p {
@@ -282,7 +282,7 @@ func (p timePlan) arms() []arm {
 	return all.arms()
 }
 
-// blocks is how many there are.
+// blocks returns the number of blocks that are left to measure.
 func (p timePlan) blocks() int {
 	n := 0
 	for _, ph := range p {
@@ -322,13 +322,13 @@ func (p timePlan) write(w io.Writer) {
 
 func minutes(d time.Duration) string { return fmt.Sprintf("%.0f min", d.Minutes()) }
 
-// lengths are those of the blocks, and how many each arm has that a goal is about. Others
+// lengths has the length of blocks, and the number of blocks of each arm that a goal is about. Other arms
 // have half as many.
 type lengths struct {
 	block  time.Duration
 	blocks int
-	// short is that of blocks with bystanders, and of those about memory. What is counted
-	// once a block is told better by more of them, and bystanders' calls are so many a second.
+	// short is the length of blocks with bystanders, and of blocks about memory. Counts per block are more
+	// certain with more blocks, and bystanders are called at a fixed rate.
 	short time.Duration
 }
 
@@ -337,38 +337,37 @@ var (
 	quick = lengths{20 * time.Second, 2, 10 * time.Second}
 )
 
-// mostBlocks is how many blocks somebody may ask for: those of a day.
+// mostBlocks is the most blocks that may be asked for: those of a day.
 const mostBlocks = 1000
 
-// What the plan goes by was seen on two cores. The plan is made again as time passes, with
-// what blocks really take.
+// These times were seen on two cores. The plan is made again as time passes, with what blocks really take.
 const (
 	fullTime  = 119 * time.Minute
 	quickTime = 15 * time.Minute
-	// ablationTime is that of a run of its own.
+	// ablationTime is for the ablations' own run.
 	ablationTime      = 100 * time.Minute
 	quickAblationTime = 40 * time.Minute
-	// openingTime is what it takes to install Libra, to run each input alone and to find out
-	// what a request costs, and quickOpeningTime with fewer inputs.
+	// openingTime is how long it takes to install Libra, run each input alone and measure what a request
+	// costs, and quickOpeningTime the same with fewer inputs.
 	openingTime      = 3*time.Minute + 30*time.Second
 	quickOpeningTime = 2*time.Minute + 30*time.Second
-	// vpaInstalls is what it takes to start the autoscaler, and to stop it.
+	// vpaInstalls is how long it takes to start the autoscaler, and to stop it.
 	vpaInstalls = 30 * time.Second
-	// partsChange is what it takes to set Libra's parts anew.
+	// partsChange is how long it takes to set Libra's parts anew.
 	partsChange = 35 * time.Second
-	// closingTime is what it takes to put everything back, and to write the report.
+	// closingTime is how long it takes to put everything back and write the report.
 	closingTime      = 90 * time.Second
 	quickClosingTime = time.Minute
 
 	loadLow, loadMiddle, loadHigh, loadOver = 15, 40, 90, 120
 )
 
-// gaps are about what passes after the end of a schedule, until its last requests are
-// answered, all is written down and the next arm is found ready.
+// gaps is about how long it takes, from the end of a schedule, until its last requests are answered,
+// everything is recorded and the next arm is ready, by load.
 var gaps = map[int]time.Duration{loadLow: 1500 * time.Millisecond, loadMiddle: 1500 * time.Millisecond, loadHigh: 7 * time.Second, loadOver: 13 * time.Second}
 
-// What is left out last has the least rank: what goals are about, then what tells whether
-// they can be told, the other parts, and the other arms.
+// The least rank is left out last: the turns that goals are about, then those that show whether the goals
+// can be judged, then the other parts, and the other arms.
 const (
 	rankBusy = iota + 1
 	rankBusyAgain
@@ -382,11 +381,11 @@ const (
 	rankOwners
 	rankVPA
 	rankWeighted
-	// rankMore is what there is time for where others were quick.
+	// rankMore is measured if others were quick enough to leave time.
 	rankMore
 )
 
-// turns are of some arms, as many blocks of each, which go together.
+// turns returns turns of these arms with as many blocks and the same rank, so that they stay together.
 func turns(blocks, rank int, arms ...string) []turn {
 	var all []turn
 	for _, name := range arms {
@@ -395,7 +394,7 @@ func turns(blocks, rank int, arms ...string) []turn {
 	return all
 }
 
-// plan is everything that is worth measuring, in the order in which it is measured.
+// plan returns everything that is worth measuring, in the order in which it is measured.
 func plan(l lengths) timePlan {
 	half := max(1, l.blocks/2)
 	requests := func(load, pods, core, again int, others ...turn) combination {
@@ -431,8 +430,8 @@ func plan(l lengths) timePlan {
 	}
 }
 
-// The phases. Each has its own functions, but for forty, which has ten's and three times
-// as many more.
+// The phases. Each has its own functions, except that the forty are the ten of phaseTen and three times as
+// many more.
 const (
 	phaseTen       = "ten functions"
 	phaseForty     = "forty functions"
@@ -443,9 +442,8 @@ const (
 	phaseFourEach  = "four pods of each function"
 )
 
-// ablationPlan is what is measured of Libra without some of it: what there is to lend of
-// the owners' at a load that leaves some of it, what decides who goes first where the node
-// is full, and the clamp beside bystanders.
+// ablationPlan returns the plan of the ablations. It measures what owners lend, at a load that leaves some
+// of it; what decides which request goes first, on a full node; and the clamp, beside bystanders.
 func ablationPlan(l lengths) timePlan {
 	of := func(base string) (names []string) {
 		for _, a := range ablations {
@@ -467,7 +465,7 @@ func ablationPlan(l lengths) timePlan {
 	}}}
 }
 
-// only keeps the parts and loads that are named, and leaves out the arms that are.
+// only keeps the named parts and loads, and leaves out the arms in without.
 func (p timePlan) only(parts []string, loads []int, without []string) timePlan {
 	var kept timePlan
 	for _, ph := range p {

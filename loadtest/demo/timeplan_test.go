@@ -13,7 +13,7 @@ import (
 	"libra.dev/libra/loadtest/demo/evaluation"
 )
 
-// ranks are those of a plan's turns.
+// ranks returns the ranks of a plan's turns.
 func ranks(p timePlan) []int {
 	var found []int
 	for _, ph := range p {
@@ -56,7 +56,7 @@ func TestAFittedPlanFitsAndKeepsWhatMatters(t *testing.T) {
 	})
 }
 
-// shares are the blocks that each arm has in each combination of a plan.
+// shares returns the number of blocks of each arm in each combination of a plan.
 func shares(p timePlan) map[string]map[string]int {
 	found := map[string]map[string]int{}
 	for _, ph := range p {
@@ -73,8 +73,8 @@ func shares(p timePlan) map[string]map[string]int {
 	return found
 }
 
-// A full run has time for what goals are about, at each load and number of pods in four
-// blocks of 40 s, for the other parts, and for every arm at least where the node is full.
+// A full run has time for the goals, with four blocks of 40 s at each load and number
+// of pods, for the other parts, and for every arm at least on the full node.
 func TestAFullRunHasTimeForTheGoalsAndEachArm(t *testing.T) {
 	fitted := plan(full).fit(fullTime - openingTime - closingTime)
 	var said strings.Builder
@@ -131,14 +131,14 @@ func TestAblationsHaveTime(t *testing.T) {
 			t.Errorf("%s is not measured beside %q", a.Name, a.Base)
 		}
 	}
-	// Only bystanders tell what the clamp is for.
+	// Only bystanders show what the clamp is for.
 	if arms := found["bystanders at 90 % with 10 pods, blocks of 20s"]; arms["libra_no_clamp"] < 4 || arms[evaluation.Libra] < 4 {
 		t.Errorf("with bystanders: %v", arms)
 	}
 }
 
-// Arms for which Libra's parts are set alike follow one another, and in as many runs as
-// the plan has time for.
+// Arms with the same settings of Libra's parts follow one another, and the settings
+// change no more often than the plan has time for.
 func TestPartsAreSetAsSeldomAsPlanned(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0))
@@ -223,8 +223,8 @@ func TestPlacesAreThoseOfFunctions(t *testing.T) {
 	}
 }
 
-// Each combination's blocks are all there, each number once under each of its arms, and
-// what was done takes no more time.
+// All blocks of a combination are there, each number once under each of its arms, and
+// blocks that are done take no more time.
 func TestTheRestOfAPhaseIsWhatWasNotDone(t *testing.T) {
 	ph := plan(full)[0]
 	whole := ph.takes() - ph.prepares()

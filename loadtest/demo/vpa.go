@@ -16,24 +16,24 @@ import (
 const (
 	vpaManifests = "loadtest/vpa"
 	vpaObject    = "loadtest/vpa/autoscaler.yaml"
-	// vpaUpstream is the file of upstream's definitions and roles that the box writes
-	// beside the images' references.
+	// vpaUpstream is the file with upstream's definitions and roles, which the box
+	// writes beside the images' references.
 	vpaUpstream  = "vpa-upstream.yaml"
 	vpaNamespace = "kube-system"
 	vpaReplicas  = "--replicas=%d"
 )
 
-// vpaImages are the images that the box makes only when it is asked to.
+// vpaImages are the images that the box makes only on request.
 var vpaImages = []string{"vpa-recommender", "vpa-updater", "metrics-server"}
 
-// vpaParts are what is stopped while the arm does not have its turn: functions that
-// are idle then would be found to need nothing.
+// vpaParts are stopped while it is not the arm's turn: they would find that the
+// functions, which are idle then, need nothing.
 var vpaParts = []string{"deployment/vpa-recommender", "deployment/vpa-updater"}
 
 // upstreamPath is the path of vpaUpstream.
 func (d *demo) upstreamPath() string { return filepath.Join(filepath.Dir(d.imagesFile), vpaUpstream) }
 
-// checkVPA says what is missing of the autoscaler.
+// checkVPA returns an error that names what the autoscaler lacks.
 func (d *demo) checkVPA() error {
 	var missing []string
 	for _, name := range vpaImages {
@@ -71,19 +71,20 @@ func (e *evaluate) installVPA(ctx context.Context) error {
 	return e.kubectl.wait(ctx, time.Minute, "wait", "--for=condition=Available", "apiservice/v1beta1.metrics.k8s.io")
 }
 
-// autoscale has the autoscaler take care of the functions of own.
+// autoscale puts the functions of own under the autoscaler.
 func (e *evaluate) autoscale(ctx context.Context, own *demo) error {
 	objects, err := autoscalers(own)
 	if err != nil {
 		return err
 	}
-	// The definitions may have come a moment ago.
+	// The definitions may have been installed a moment ago.
 	return eventually(ctx, time.Minute, func(ctx context.Context) error {
 		return e.kubectl.applyFrom(ctx, strings.NewReader(objects), "-f", "-")
 	})
 }
 
-// autoscalers are the objects of the functions of own, as YAML documents.
+// autoscalers returns the autoscaler's objects for the functions of own, as YAML
+// documents.
 func autoscalers(own *demo) (string, error) {
 	text, err := os.ReadFile(vpaObject)
 	if err != nil {
@@ -112,7 +113,7 @@ func autoscalers(own *demo) (string, error) {
 	return strings.Join(documents, "---\n"), nil
 }
 
-// scaleVPA starts or stops what learns and resizes.
+// scaleVPA starts or stops the parts that learn and resize.
 func (e *evaluate) scaleVPA(ctx context.Context, replicas int) error {
 	args := append([]string{"-n", vpaNamespace, "scale", fmt.Sprintf(vpaReplicas, replicas)}, vpaParts...)
 	if _, err := e.kubectl.run(ctx, args...); err != nil {

@@ -32,7 +32,7 @@ func TestAutoscalersNameTheRevisionsDeployments(t *testing.T) {
 	}
 }
 
-// It would resize what other arms have meanwhile.
+// VPA would resize other arms' pods meanwhile.
 func TestTheAutoscalerIsStoppedWhereItDoesNotStart(t *testing.T) {
 	s := &scene{functions: []string{"mst"}, sets: 1, pool: pool{"mst": make([]inputs.Input, 1)}, capacity: capacity{cores: 2, function: time.Millisecond}}
 	for name, use := range map[string]func(*evaluate) error{

@@ -9,10 +9,10 @@ import (
 	"libra.dev/libra/loadtest/prometheus"
 )
 
-// watchEvery is how often Prometheus looks at Libra's parts.
+// watchEvery is how often Prometheus scrapes Libra's parts.
 const watchEvery = 5 * time.Second
 
-// watch starts the box's Prometheus, so that one can look on while it is measured.
+// watch starts the box's Prometheus, so that a person can watch the evaluation.
 func (d *demo) watch(ctx context.Context) (*prometheus.Server, error) {
 	binary, err := d.tool("", "prometheus", "prometheus", true)
 	if err != nil {
@@ -28,7 +28,7 @@ func (d *demo) watch(ctx context.Context) (*prometheus.Server, error) {
 	return server, nil
 }
 
-// alerts are the names of those that fired since the command began.
+// alerts returns the names of the alerts that fired since the command began.
 func (d *demo) alerts(ctx context.Context, server *prometheus.Server) ([]string, error) {
 	samples, err := server.Query(ctx, fmt.Sprintf(`count by (alertname) (count_over_time(ALERTS{alertstate="firing"}[%ds]))`,
 		int(time.Since(d.start).Seconds())+1))

@@ -27,13 +27,13 @@ import (
 	"libra.dev/libra/resizer/ceiling"
 )
 
-// ceilingWithin is how long a pod may be away from its ceiling, or from its user
-// allocation when it has none any more. A refused one is tried again within it.
+// ceilingWithin is how long a pod may be away from its ceiling or, once it has none, from its user allocation. A refused ceiling is retried
+// within it.
 const ceilingWithin = time.Minute
 
-// Under source node a ready pod's CPU limit is its ceiling, in its spec and in its cgroup;
-// under owners, and where the settings let no function go so far, it is what its owner configured; and a quota that would count it is told of,
-// and is no reason to go without.
+// Under source node a ready pod's CPU limit is its ceiling, in its spec and in its cgroup. Under owners, and where the settings do not let
+// any function go so far, it is what the owner configured. A quota that would count the ceiling is reported in an Event, and the pod gets
+// its ceiling in the cgroup alone.
 func TestCeilingUnderSourceNode(t *testing.T) {
 	ctx := t.Context()
 	namespace := newNamespace(ctx, t, "ceilings", api.SourceNode)
@@ -47,7 +47,7 @@ func TestCeilingUnderSourceNode(t *testing.T) {
 	}
 	waitCPU(ctx, t, namespace, f, most)
 
-	// One edit is enough, whatever the annotation says.
+	// One edit of the settings is enough, whatever the annotation says.
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
@@ -58,7 +58,7 @@ func TestCeilingUnderSourceNode(t *testing.T) {
 	setMaxMode(ctx, t, "null")
 	waitCPU(ctx, t, namespace, f, most)
 
-	// And one object of the namespace's own.
+	// And so is a HarvestPolicy of the namespace.
 	objects := objectClient(t)
 	policy := &v1alpha1.HarvestPolicy{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: v1alpha1.HarvestPolicyName},
@@ -79,7 +79,7 @@ func TestCeilingUnderSourceNode(t *testing.T) {
 	}
 	waitCPU(ctx, t, namespace, f, most)
 
-	// And the cluster's default, which says what became of it.
+	// And the cluster's default, whose status tells what it did.
 	all := &v1alpha1.HarvestPolicy{
 		ObjectMeta: metav1.ObjectMeta{Namespace: settings.Namespace, Name: v1alpha1.HarvestPolicyName},
 		Spec:       v1alpha1.HarvestPolicySpec{CPUReserve: resource.NewMilliQuantity(allocatableOf(ctx, t, pod)-between, resource.DecimalSI)},
@@ -154,12 +154,12 @@ func TestCeilingUnderSourceNode(t *testing.T) {
 	}
 }
 
-// newNamespace makes a namespace with a source of its own, which is deleted with the test.
+// newNamespace creates a namespace with its own source, and deletes it at the end of the test.
 func newNamespace(ctx context.Context, t *testing.T, prefix string, source api.Source) string {
 	t.Helper()
 	namespaces := kube.CoreV1().Namespaces()
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: prefix + "-" + rand.String(5), Labels: map[string]string{api.SourceLabel: string(source)}}}
-	// Before the creation, whose answer may be lost.
+	// Registered before the creation, whose answer may be lost.
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
@@ -185,7 +185,7 @@ func label(ctx context.Context, t *testing.T, namespace string, source api.Sourc
 	}
 }
 
-// setMaxMode sets how far Libra goes at most, with all functions; null is the default.
+// setMaxMode sets how far Libra goes at most, for all functions; null is the default.
 func setMaxMode(ctx context.Context, t *testing.T, value string) {
 	t.Helper()
 	patch := fmt.Appendf(nil, `{"data": {"max-mode": %s}}`, value)
@@ -194,7 +194,7 @@ func setMaxMode(ctx context.Context, t *testing.T, value string) {
 	}
 }
 
-// allocatableOf is what the Node of a pod has for pods, in milli CPU.
+// allocatableOf returns the allocatable CPU of a pod's Node, in milli CPU.
 func allocatableOf(ctx context.Context, t *testing.T, pod *corev1.Pod) int64 {
 	t.Helper()
 	node, err := kube.CoreV1().Nodes().Get(ctx, pod.Spec.NodeName, metav1.GetOptions{})
@@ -204,7 +204,7 @@ func allocatableOf(ctx context.Context, t *testing.T, pod *corev1.Pod) int64 {
 	return node.Status.Allocatable.Cpu().MilliValue()
 }
 
-// ceilingOf is the ceiling of a pod by its Node and the settings.
+// ceilingOf returns the ceiling of a pod by its Node and the settings.
 func ceilingOf(ctx context.Context, t *testing.T, pod *corev1.Pod, allocationMilli int64) int64 {
 	t.Helper()
 	node, err := kube.CoreV1().Nodes().Get(ctx, pod.Spec.NodeName, metav1.GetOptions{})
@@ -275,7 +275,7 @@ func userContainerOf(t *testing.T, pod *corev1.Pod) corev1.Container {
 	return corev1.Container{}
 }
 
-// cpuOf is the CPU limit in a pod's spec, in milli CPU.
+// cpuOf returns the CPU limit in a pod's spec, in milli CPU.
 func cpuOf(t *testing.T, pod *corev1.Pod) int64 {
 	t.Helper()
 	return api.FromList(userContainerOf(t, pod).Resources.Limits).CPUMilli

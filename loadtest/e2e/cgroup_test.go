@@ -10,7 +10,7 @@ import (
 	"libra.dev/libra/pkg/api"
 )
 
-// cgroups are those of one container of the box.
+// cgroups has the cgroups of one container of the box.
 type cgroups struct{ container containers.Container }
 
 func findCgroups(t *testing.T, containerID string) cgroups {

@@ -30,11 +30,11 @@ const (
 	// wholeWithin is how long after the last request, or the resizer's return,
 	// a pod may be away from its user allocation.
 	wholeWithin = 10 * time.Second
-	// settledFor is how long the limits must stay there to count.
+	// settledFor is how long the limits must stay there to count as settled.
 	settledFor = time.Second
 )
 
-// function is one pod of a function and where its limits can be seen.
+// function is one pod of a function, with the cgroups that show its limits.
 type function struct {
 	name        string
 	namespace   string
@@ -81,7 +81,7 @@ func findIn(ctx context.Context, t *testing.T, namespace, name string) function 
 	return functionIn(ctx, t, name, running[0])
 }
 
-// functionIn is a function's pod.
+// functionIn returns the function whose pod this is.
 func functionIn(ctx context.Context, t *testing.T, name string, pod corev1.Pod) function {
 	t.Helper()
 	for _, status := range pod.Status.ContainerStatuses {
@@ -109,8 +109,8 @@ func containerID(status corev1.ContainerStatus) string {
 	return id
 }
 
-// owed is the user allocation of a pod: the limits of its Revision. The pod's own
-// spec changes under resizes.
+// owed returns the user allocation of a pod: the limits of its Revision. Resizes change the pod's
+// own spec.
 func owed(ctx context.Context, t *testing.T, pod corev1.Pod) api.Resources {
 	t.Helper()
 	name := pod.Labels[serving.RevisionLabelKey]
@@ -127,8 +127,8 @@ func owed(ctx context.Context, t *testing.T, pod corev1.Pod) api.Resources {
 	return api.Resources{}
 }
 
-// waitWhole waits until the limits of every function are its user allocation, and
-// have been for settledFor, and fails when they are not by deadline.
+// waitWhole waits until the limits of every function have been its user allocation for
+// settledFor. It fails if they are not by the deadline.
 func waitWhole(t *testing.T, deadline time.Time, functions ...function) {
 	t.Helper()
 	since := time.Time{}
@@ -158,8 +158,8 @@ func waitWhole(t *testing.T, deadline time.Time, functions ...function) {
 	}
 }
 
-// restarts is how often the user and queue-proxy containers of the functions
-// have been restarted.
+// restarts returns how often the user and queue-proxy containers of the functions have been
+// restarted.
 func restarts(ctx context.Context, t *testing.T, functions ...function) int32 {
 	t.Helper()
 	var n int32
@@ -175,12 +175,11 @@ func restarts(ctx context.Context, t *testing.T, functions ...function) int32 {
 	return n
 }
 
-// resizerSelector selects several pods, of which one resizes.
+// resizerSelector selects several pods, only one of which resizes.
 const resizerSelector = "app=libra-resizer"
 
-// container returns the id of the only container of the ready pod of Libra's with a label, of
-// the resizer's pods of the one that holds their lease, and of the agents' of the one on the node
-// that the functions are on.
+// container returns the ID of the container of Libra's ready pod with a label. For the resizer,
+// that is the pod that holds the lease; for the agent, the pod on the functions' node.
 func container(ctx context.Context, t *testing.T, selector string) string {
 	t.Helper()
 	var id string
@@ -212,8 +211,8 @@ func container(ctx context.Context, t *testing.T, selector string) string {
 	return id
 }
 
-// containersOf returns the ids of the containers of all pods of Libra's with a label, in order,
-// when all are ready.
+// containersOf returns the sorted IDs of the containers of all of Libra's pods with a label, once
+// all are ready.
 func containersOf(ctx context.Context, t *testing.T, selector string) []string {
 	t.Helper()
 	var ids []string
@@ -240,7 +239,7 @@ func containersOf(ctx context.Context, t *testing.T, selector string) []string {
 	return ids
 }
 
-// podsOfPart are the pods of Libra's with a label that are to stay.
+// podsOfPart returns Libra's pods with a label, except those that are being deleted.
 func podsOfPart(ctx context.Context, selector string) ([]corev1.Pod, error) {
 	var all []corev1.Pod
 	for _, namespace := range []string{libraNamespace, agentNamespace} {

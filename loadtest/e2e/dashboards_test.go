@@ -35,8 +35,8 @@ const (
 	onlyBeyond = "bystanders are looked at only while a function uses more than its allocation"
 )
 
-// unseen are the metrics that may be missing in a healthy run, and why. All others must
-// be there, and every query that is on none of these has data.
+// unseen has the metrics that may be missing in a healthy run, and why. All others must be there, and every query on
+// none of these must have data.
 var unseen = map[string]string{
 	"libra_agent_safeguards_total":                  onlyWrong,
 	"libra_agent_safeguard_reaction_seconds_bucket": onlyWrong,
@@ -70,8 +70,8 @@ var unseen = map[string]string{
 	"libra_annotations_refused_total":               onlyFaults,
 }
 
-// Every query of the dashboards and the recording rules is one that a real Prometheus
-// takes and that has data while functions are called; no alert would fire meanwhile.
+// A real Prometheus accepts every query of the dashboards and the recording rules, and has data for each while
+// functions are called. Meanwhile no alert would fire.
 func TestDashboardsHaveData(t *testing.T) {
 	ctx := t.Context()
 	p := startPrometheus(t, *kubeconfig)
@@ -80,7 +80,7 @@ func TestDashboardsHaveData(t *testing.T) {
 
 	missing := allQueries(t)
 	node := find(ctx, t, "compression").node
-	// A query is asked until it has data, and then no more.
+	// Each query is asked only until it has data.
 	eventually(t, 6*time.Minute, "data in every panel", func() error {
 		values, err := variablesOf(ctx, p, node)
 		if err != nil {
@@ -120,8 +120,8 @@ func TestDashboardsHaveData(t *testing.T) {
 			t.Errorf("no part exports %s, which a panel or a rule is on", name)
 		}
 	}
-	// An alert may see for a moment what it waits for before it fires, as the activator
-	// that was just replaced and is still scraped; some look back five minutes.
+	// The condition of an alert may hold for a moment without firing it, as for the activator that was just replaced
+	// and is still scraped. Some alerts look back five minutes.
 	eventually(t, 8*time.Minute, "silence of all alerts", func() error {
 		var errs []error
 		for _, r := range alerts(t) {
@@ -140,11 +140,11 @@ func TestDashboardsHaveData(t *testing.T) {
 	running.stop(t)
 }
 
-// alertFault is a fault that an alert is to see.
+// alertFault is a fault that an alert must see.
 type alertFault struct {
 	name, alert string
 	fault       func(ctx context.Context, t *testing.T) (mend func())
-	// looksBack says that the alert is on what was before, for longer than a test lasts.
+	// looksBack means that the alert looks back longer than a test lasts.
 	looksBack bool
 }
 
@@ -155,7 +155,7 @@ func TestAlertsSeeFaults(t *testing.T) {
 		{name: "redis gone", alert: "LibraNodeNotWhole", fault: withoutRedis},
 		{name: "journal that is not writable", alert: "LibraJournalFails", fault: breakJournal, looksBack: true},
 		{name: "limits that another raises", alert: "LibraInvariantViolated", fault: anotherManager(200, "uploader", "compression"), looksBack: true},
-		// Of one that borrows: the safeguard would keep one that lends from it for long.
+		// A borrower, because the safeguard would keep a donor from lending for long.
 		{name: "limits that another lowers", alert: "LibraContainersBelowOwed", fault: anotherManager(20, "compression"), looksBack: true},
 		{name: "predictions that are wrong", alert: "LibraSafeguardFiresOften", fault: predictWrongly, looksBack: true},
 	}
@@ -171,7 +171,7 @@ func TestAlertsSeeFaults(t *testing.T) {
 			}
 		}
 	}
-	// Some faults are of loans, which a function that has just been learned does not have soon.
+	// Some faults need loans, which a function that has just been learned does not get soon.
 	functions := findAll(t.Context(), t)
 	donor, borrower := functions["uploader"], functions["compression"]
 	watched := watchQuotas(t.Context(), donor, borrower)
@@ -217,7 +217,7 @@ func TestAlertsSeeFaults(t *testing.T) {
 	}
 }
 
-// Each alert fires in its fault and at no other time, by series that are made up.
+// Each alert fires in its fault and at no other time, according to made-up series.
 func TestAlertsFire(t *testing.T) {
 	output, err := exec.Command(boxBinary(t, "promtool"), "test", "rules", "../../dashboards/testdata/alerts.yaml").CombinedOutput()
 	if err != nil {
@@ -225,15 +225,15 @@ func TestAlertsFire(t *testing.T) {
 	}
 }
 
-// What docs/dashboards.md has users apply is accepted. The operator's kinds are not on
-// the box, so that its objects are only rendered.
+// The API server accepts what docs/dashboards.md has users apply. The box does not have the operator's kinds, so its
+// objects are only rendered.
 func TestKustomizationsAreAccepted(t *testing.T) {
 	for _, args := range [][]string{
 		{"--kubeconfig=" + *kubeconfig, "apply", "--server-side", "--dry-run=server", "-k", "../../dashboards"},
 		{"kustomize", "../../dashboards/operator"},
 	} {
 		cmd := exec.Command(boxBinary(t, "kubelite"))
-		cmd.Args = append([]string{"kubectl"}, args...) // it goes by its name
+		cmd.Args = append([]string{"kubectl"}, args...) // argv[0] selects the command
 		output, err := cmd.CombinedOutput()
 		if err != nil || len(output) == 0 {
 			t.Errorf("kubectl %s: %v\n%s", strings.Join(args, " "), err, output)
@@ -241,7 +241,7 @@ func TestKustomizationsAreAccepted(t *testing.T) {
 	}
 }
 
-// parts are the jobs that Prometheus has without a change of anybody's settings.
+// parts has the jobs that Prometheus has with no setting changed.
 var parts = []string{"libra-activator", "libra-agent", "libra-predictor", "libra-resizer"}
 
 // awaitTargets waits until a pod of each job answers.
@@ -265,8 +265,8 @@ func awaitTargets(ctx context.Context, t *testing.T, p *prometheus.Server, jobs 
 	})
 }
 
-// variablesOf resolves the dashboards' variables as Grafana does. It takes the function that borrows, and the node that
-// it is on.
+// variablesOf resolves the dashboards' variables as Grafana does. It picks the function that borrows, and the node that
+// this is on.
 func variablesOf(ctx context.Context, p *prometheus.Server, node string) (map[string]string, error) {
 	values := map[string]string{"__rate_interval": "5m", "__range": "15m"}
 	all, err := dashboards.Dashboards()
@@ -292,7 +292,7 @@ func variablesOf(ctx context.Context, p *prometheus.Server, node string) (map[st
 	return values, nil
 }
 
-// allQueries are those of panels and recording rules, by where they are.
+// allQueries returns the queries of panels and recording rules, by where they are.
 func allQueries(t *testing.T) map[string]dashboards.Query {
 	t.Helper()
 	queries := map[string]dashboards.Query{}
@@ -315,7 +315,7 @@ func allQueries(t *testing.T) map[string]dashboards.Query {
 	return queries
 }
 
-// mayBeEmpty is whether a query is on a metric that may be missing.
+// mayBeEmpty reports whether a query uses a metric that may be missing.
 func mayBeEmpty(t *testing.T, query string) bool {
 	t.Helper()
 	for name := range metricsIn(t, query) {
@@ -326,7 +326,7 @@ func mayBeEmpty(t *testing.T, query string) bool {
 	return false
 }
 
-// metricsOf are the metrics that any panel or rule is on.
+// metricsOf returns the metrics that any panel or rule uses.
 func metricsOf(t *testing.T) map[string]bool {
 	t.Helper()
 	names := map[string]bool{}
@@ -376,7 +376,7 @@ func alerts(t *testing.T) []dashboards.Rule {
 
 var legendLabel = regexp.MustCompile(`\{\{(\w+)\}\}`)
 
-// checkLegend looks for a label of the legend that no series has.
+// checkLegend fails the test if the legend has a label that no series has.
 func checkLegend(t *testing.T, q dashboards.Query, samples []prometheus.Sample) {
 	t.Helper()
 	for _, match := range legendLabel.FindAllStringSubmatch(q.Legend, -1) {

@@ -25,8 +25,8 @@ import (
 
 const servingNamespace = "knative-serving"
 
-// A function whose owner and whose cluster's administrator allow it is learned from
-// three inputs, and nothing is left of the copy that taught it.
+// A function is learned from three inputs if its owner and the cluster's administrator
+// allow it, and nothing is left of the copy that taught it.
 func TestDuplicatorTeachesFromThreeInputs(t *testing.T) {
 	ctx := t.Context()
 	installDuplicator(ctx, t)
@@ -34,16 +34,16 @@ func TestDuplicatorTeachesFromThreeInputs(t *testing.T) {
 		map[string]string{api.DuplicateInputsAnnotation: api.DuplicateInputsValue})
 	function := nameOf(revision)
 
-	// Some more than three: on the first, the activator only asks whether the revision
-	// was duplicated, and until its connections are drained, the activator that was
-	// replaced, which does not duplicate, takes requests too.
+	// A few more than three: on the first, the activator only asks whether the revision
+	// was duplicated. The activator that was replaced, which does not duplicate, takes
+	// requests, too, until its connections are drained.
 	sent := 0
 	eventually(t, 2*time.Minute, "begin of the duplication of "+function, func() error {
 		if err := send(ctx, revision.Labels[serving.ServiceLabelKey], text(uint64(sent), 32<<10<<(sent%4))); err != nil {
 			t.Fatalf("request failed: %v", err)
 		}
 		sent++
-		// Seldom, for the function is to be learned from the copy, not from these.
+		// Rarely, because the function should be learned from the copy, not from these.
 		<-time.After(time.Second)
 		return duplicationReached(ctx, t, revision, "DuplicationStarted")
 	})
@@ -61,11 +61,11 @@ func TestDuplicatorTeachesFromThreeInputs(t *testing.T) {
 	})
 }
 
-// duplicationReached returns an error until an Event with that reason was told of the
-// revision. The test fails if the duplication does.
+// duplicationReached returns an error until the revision has an Event with the reason.
+// It fails the test if the duplication fails.
 func duplicationReached(ctx context.Context, t *testing.T, revision *servingv1.Revision, reason string) error {
 	t.Helper()
-	// By UID: Events outlive what they are about.
+	// By UID, because Events outlive their objects.
 	events, err := kube.CoreV1().Events(functionsNamespace).List(ctx, metav1.ListOptions{
 		FieldSelector: "involvedObject.uid=" + string(revision.UID),
 	})
@@ -89,7 +89,7 @@ func duplicationReached(ctx context.Context, t *testing.T, revision *servingv1.R
 	return nil
 }
 
-// noCopies looks for what a duplication could leave behind.
+// noCopies returns an error if a duplication has left something behind.
 func noCopies(ctx context.Context) error {
 	copies := metav1.ListOptions{LabelSelector: api.CopyOfLabel}
 	services, err := knative.ServingV1().Services(metav1.NamespaceAll).List(ctx, copies)
@@ -106,7 +106,7 @@ func noCopies(ctx context.Context) error {
 	return nil
 }
 
-// installDuplicator does what docs/duplicator.md asks for, for the rest of the test.
+// installDuplicator does what docs/duplicator.md asks for, until the end of the test.
 func installDuplicator(ctx context.Context, t *testing.T) {
 	t.Helper()
 	var role rbacv1.ClusterRole
@@ -137,13 +137,14 @@ func installDuplicator(ctx context.Context, t *testing.T) {
 	setActivatorVariable(ctx, t, `{"name": "LIBRA_DUPLICATOR", "value": "true"}`)
 }
 
-// setActivatorVariable sets a variable of the activator's environment, or takes it out.
+// setActivatorVariable sets or removes a variable of the activator's environment.
 func setActivatorVariable(ctx context.Context, t *testing.T, variable string) {
 	t.Helper()
 	patchActivator(ctx, t, fmt.Appendf(nil, `{"spec": {"template": {"spec": {"containers": [{"name": "activator", "env": [%s]}]}}}}`, variable))
 }
 
-// patchActivator returns when only activators with the patch are ready.
+// patchActivator patches the activator, and returns when only pods with the patch are
+// ready.
 func patchActivator(ctx context.Context, t *testing.T, patch []byte) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, 4*time.Minute)

@@ -25,7 +25,7 @@ import (
 )
 
 const (
-	// boxNode is the only node, or of several the control node.
+	// boxNode is the only node or, of several, the control node.
 	boxNode       = "box"
 	agentSelector = "app=libra-agent"
 	cgroupRoot    = "/sys/fs/cgroup"
@@ -33,8 +33,7 @@ const (
 	queueProxyPort = "8012"
 )
 
-// repeatedly does something until it is told to stop, and then fails the test if it
-// never worked.
+// repeatedly calls do until it is stopped. stop fails the test if do never succeeded.
 func repeatedly(ctx context.Context, t *testing.T, what string, do func(ctx context.Context) error) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var done sync.WaitGroup
@@ -59,8 +58,8 @@ func repeatedly(ctx context.Context, t *testing.T, what string, do func(ctx cont
 	}
 }
 
-// breakJournal keeps the node agent from writing down what it owes to a function's
-// container, while others want it to.
+// breakJournal keeps the node agent from writing its journal for a function's container, under load that makes
+// it try.
 func breakJournal(ctx context.Context, t *testing.T) (mend func()) {
 	agent := findCgroups(t, container(ctx, t, agentSelector))
 	processes, err := agent.container.Processes()
@@ -68,7 +67,7 @@ func breakJournal(ctx context.Context, t *testing.T) (mend func()) {
 		t.Fatalf("processes of the agent: %v, %v", processes, err)
 	}
 	borrower := find(ctx, t, "compression")
-	// A folder of the name that the agent writes to first.
+	// A folder with the name of the file that the agent writes first.
 	inTheWay := filepath.Join("/proc", fmt.Sprint(processes[0].Pid), "root/run/libra-agent", borrower.containerID+".json.new")
 	if err := os.MkdirAll(inTheWay, 0o700); err != nil {
 		t.Fatal(err)
@@ -82,13 +81,12 @@ func breakJournal(ctx context.Context, t *testing.T) (mend func()) {
 	}
 }
 
-// managedFor is how long another manager keeps at a container before it lets the agent
-// lend again. The agent leaves a container alone that another changed while it lent
-// nothing, so that a manager which came at such a moment would be contested by nobody.
+// managedFor is how long another manager keeps writing a container's limit before it lets the agent lend
+// again. The agent leaves a container alone that another changed while it lent nothing, so that it would not
+// contest a manager that came at such a moment.
 const managedFor = 20 * time.Second
 
-// anotherManager writes the CPU limits of functions under load, again and again: so much
-// of what each is owed, in hundredths.
+// anotherManager keeps writing the CPU limits of functions under load, as hundredths of what each is owed.
 func anotherManager(hundredths int64, names ...string) func(ctx context.Context, t *testing.T) (mend func()) {
 	return func(ctx context.Context, t *testing.T) (mend func()) {
 		var functions []function
@@ -112,7 +110,7 @@ func anotherManager(hundredths int64, names ...string) func(ctx context.Context,
 					return err
 				}
 				for end := time.Now().Add(managedFor); time.Now().Before(end) && ctx.Err() == nil; {
-					// The agent comes every 10 ms, and what it has written it reads again within microseconds.
+					// The agent comes every 10 ms, and reads back what it has written within microseconds.
 					<-time.After(100 * time.Microsecond)
 					if err := c.SetCPU(f.allocation.CPUMilli * hundredths / 100); err != nil {
 						return err
@@ -130,9 +128,8 @@ func anotherManager(hundredths int64, names ...string) func(ctx context.Context,
 	}
 }
 
-// lent returns an error unless a function's container lends or borrows; to be lowered, it
-// must borrow: the safeguard would keep one that lends from it, and then nobody looks at
-// its limit.
+// lent returns an error unless a function's container lends or borrows. To be lowered, it must borrow: the
+// safeguard would keep a donor from lending, and then nobody looks at its limit.
 func lent(c cgroup.Container, f function, toBeLowered bool) error {
 	reading, err := c.Read()
 	if err != nil {
@@ -147,8 +144,8 @@ func lent(c cgroup.Container, f function, toBeLowered bool) error {
 	return nil
 }
 
-// predictWrongly lends what a pod is using, again and again, each time for another
-// function: one that the safeguard has caught does not lend for a while.
+// predictWrongly keeps lending what a pod is using, each time for another function: one that the safeguard has
+// caught is suspended.
 func predictWrongly(ctx context.Context, t *testing.T) (mend func()) {
 	lends, borrows := find(ctx, t, "compression"), find(ctx, t, "uploader")
 	pools := pool.NewRedis(redisServer)
@@ -156,7 +153,7 @@ func predictWrongly(ctx context.Context, t *testing.T) (mend func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Around the activator, which would begin them in the pool.
+	// Past the activator, which would begin them in the pool.
 	requests := repeatedly(ctx, t, "a request to "+lends.pod, func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 		defer cancel()

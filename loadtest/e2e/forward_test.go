@@ -33,12 +33,12 @@ import (
 )
 
 const (
-	// farAway is how much longer it takes to the far worker and back, as in tAPP's test of locality.
+	// farAway is the time that is added to a round trip to the far worker, as in tAPP's test of locality.
 	farAway = 80 * time.Millisecond
-	// As there: so many users, each with so many requests to each of both.
+	// As in that test: the number of users, and of requests that each sends to each of both functions.
 	localityUsers    = 4
 	requestsOfAUser  = 50
-	queryOfNearStore = "2ms" // a near worker had its answer in as long there
+	queryOfNearStore = "2ms" // as long as a near worker's query took there
 	rowsOfAReader    = 2000  // fetched 50 at a time
 	readerPods       = 4
 	atOnceInAReader  = 10
@@ -46,9 +46,9 @@ const (
 	storeName        = "store"
 )
 
-// The case of locality of tAPP: functions that read from a store that is near one worker and far from the other, with
-// an activator on each. A policy keeps one of them in the zone of the store; requests that come to the activator outside
-// are passed on to the one inside. Requests to the other go where Knative sends them.
+// tAPP's case of locality: functions read from a store that is near one worker and far from the other, with an activator
+// on each. A policy keeps one function in the zone of the store: the activator outside the zone passes its requests on
+// to the one inside. Requests to the other function go where Knative sends them.
 func TestAPolicyKeepsAFunctionNearItsData(t *testing.T) {
 	if *boxCommand == "" {
 		t.Skip("-box says what to move a worker away with")
@@ -83,7 +83,7 @@ func TestAPolicyKeepsAFunctionNearItsData(t *testing.T) {
 		}
 		return time.Since(began)
 	}
-	// The policy is in force on both activators, and both know each other, once none is refused any more.
+	// Once no request is refused any more, the policy is in force on both activators, and both know each other.
 	eventually(t, 2*time.Minute, "answers to all requests", func() error {
 		for range 10 {
 			if _, err := sendIn(ctx, namespace, tagged, orderOf(1)); err != nil {
@@ -143,7 +143,7 @@ func TestAPolicyKeepsAFunctionNearItsData(t *testing.T) {
 	t.Logf("untagged: %v", rounded(took[untagged]))
 }
 
-// spreadActivators has an activator on each of two workers, until the test ends.
+// spreadActivators runs an activator on each of two workers, until the test ends.
 func spreadActivators(ctx context.Context, t *testing.T, on ...string) {
 	t.Helper()
 	const selector = "scheduler.alpha.kubernetes.io/node-selector"
@@ -178,7 +178,7 @@ func spreadActivators(ctx context.Context, t *testing.T, on ...string) {
 		len(on), corev1.LabelHostname, hosts))
 }
 
-// activatorsOn are those that are ready, by their nodes.
+// activatorsOn waits until two activators are on two nodes, and returns them by node.
 func activatorsOn(ctx context.Context, t *testing.T) map[string]corev1.Pod {
 	t.Helper()
 	on := map[string]corev1.Pod{}
@@ -190,7 +190,7 @@ func activatorsOn(ctx context.Context, t *testing.T) map[string]corev1.Pod {
 		clear(on)
 		n := 0
 		for _, p := range pods.Items {
-			if p.DeletionTimestamp == nil { // those of before are left minutes to end
+			if p.DeletionTimestamp == nil { // the replaced ones have minutes to end
 				on[p.Spec.NodeName] = p
 				n++
 			}
@@ -212,7 +212,7 @@ func zoneOf(ctx context.Context, t *testing.T, name string) string {
 	return node.Labels[corev1.LabelTopologyZone]
 }
 
-// applyPolicy makes a PlacementPolicy of a namespace, whose spec is JSON.
+// applyPolicy creates a PlacementPolicy in a namespace, from a spec in JSON.
 func applyPolicy(t *testing.T, namespace, name, spec string) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name+".json")
@@ -268,7 +268,7 @@ func deployReader(ctx context.Context, t *testing.T, namespace string, labels ma
 	return revision.Labels[serving.ServiceLabelKey]
 }
 
-// orderOf is a page of so many rows.
+// orderOf returns the order of a page with so many rows.
 func orderOf(rows int) []byte {
 	ids := make([]int, rows)
 	for i := range ids {
@@ -278,7 +278,7 @@ func orderOf(rows int) []byte {
 	return body
 }
 
-// moveAway has a worker be far away until the test ends.
+// moveAway makes a worker far away, until the test ends.
 func moveAway(t *testing.T, node string) {
 	t.Helper()
 	cmd := exec.Command(*boxCommand, "link-delay", node, farAway.String())
@@ -301,7 +301,7 @@ func moveAway(t *testing.T, node string) {
 	go io.Copy(io.Discard, said) //nolint:errcheck // it says no more
 }
 
-// forwards are how many requests an activator was to pass on, by what became of that.
+// forwards returns how many requests an activator had to pass on, by outcome.
 func forwards(t *testing.T, activator corev1.Pod) map[string]float64 {
 	t.Helper()
 	response, err := client.Get(fmt.Sprintf("http://%s:%d/metrics", activator.Status.PodIP, api.ActivatorMetricsPort))
@@ -345,7 +345,7 @@ func rounded(of []time.Duration) (all []time.Duration) {
 	return all
 }
 
-// ratioOfMeans has its 95 % bootstrap interval.
+// ratioOfMeans returns the ratio with its 95 % bootstrap interval.
 func ratioOfMeans(a, b []time.Duration) (low, ratio, high float64) {
 	resampled := func(of []time.Duration) (sum float64) {
 		for range of {

@@ -14,7 +14,8 @@ import (
 	"libra.dev/libra/pkg/settings"
 )
 
-// What docs/install.md has users delete is Libra's: Knative's activator stays.
+// Deleting what docs/install.md has users delete removes only what is Libra's: Knative's
+// activator stays.
 func TestKnativeStaysWhenLibrasManifestsAreDeleted(t *testing.T) {
 	for _, dir := range []string{"base", "activator", "components/duplicator"} {
 		deleted := kubectl(t, "delete", "--ignore-not-found", "--dry-run=server", "--output=name", "--kustomize=../../manifests/"+dir)
@@ -31,8 +32,8 @@ func TestKnativeStaysWhenLibrasManifestsAreDeleted(t *testing.T) {
 	}
 }
 
-// The demo has set the mode. Who applies the manifests again, as for an upgrade, neither
-// takes it back nor is refused.
+// The demo has set the mode. Applying the manifests again, as in an upgrade, neither
+// resets it nor is refused.
 func TestInstallingAgainKeepsTheMode(t *testing.T) {
 	applied := kubectl(t, "apply", "--server-side", "--dry-run=server", "--output=json",
 		"--namespace="+libraNamespace, "--filename=../../manifests/base/settings/configmap.yaml")
@@ -46,7 +47,7 @@ func TestInstallingAgainKeepsTheMode(t *testing.T) {
 	}
 }
 
-// KServe makes none to what is cluster-local.
+// KServe makes no route for a cluster-local service.
 func TestPredictorHasNoRoute(t *testing.T) {
 	for _, kind := range []string{"httproutes.gateway.networking.k8s.io", "ingresses.networking.k8s.io"} {
 		if routes := kubectl(t, "get", kind, "--namespace="+libraNamespace, "--output=name"); routes != "" {
@@ -55,11 +56,11 @@ func TestPredictorHasNoRoute(t *testing.T) {
 	}
 }
 
-// kubectl runs the box's, and returns what it prints.
+// kubectl runs the box's kubectl, and returns its output.
 func kubectl(t *testing.T, args ...string) string {
 	t.Helper()
 	cmd := exec.Command(boxBinary(t, "kubelite"))
-	cmd.Args = append([]string{"kubectl", "--kubeconfig=" + *kubeconfig}, args...) // it goes by its name
+	cmd.Args = append([]string{"kubectl", "--kubeconfig=" + *kubeconfig}, args...) // argv[0] selects the command
 	output, err := cmd.Output()
 	if err != nil {
 		var stderr []byte

@@ -17,7 +17,7 @@ import (
 )
 
 // tellOfLending logs what decides whether anything is lent: the node's pool, what the
-// predictor answers for each function, and what Libra's parts have logged of late.
+// predictor answers for each function, and the last log lines of Libra's parts.
 func tellOfLending(t *testing.T, functions ...function) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 30*time.Second)
@@ -57,7 +57,8 @@ func readPool(ctx context.Context) (pool.State, error) {
 	return pools.Read(ctx, functionsNode)
 }
 
-// explain is what the predictor says of a function: what it answers, and what that rests on.
+// explain returns the predictor's explanation of a function: its answer, and the basis for
+// that.
 func explain(ctx context.Context, f function) (string, error) {
 	service, err := kube.CoreV1().Services(libraNamespace).Get(ctx, "libra-predictor", metav1.GetOptions{})
 	if err != nil {

@@ -61,7 +61,7 @@ func run(m *testing.M) int {
 	}
 	gateway = "http://" + service.Spec.ClusterIP
 	if _, err := kube.CoreV1().Nodes().Get(context.Background(), firstWorker, metav1.GetOptions{}); err == nil {
-		functionsNode = firstWorker // "demo install" has them there
+		functionsNode = firstWorker // "demo install" puts them there
 	}
 	credentials, err := os.MkdirTemp("", "redis")
 	if err != nil {
@@ -77,8 +77,8 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-// How long requests took is printed, not judged: on a busy machine the few requests of a
-// demo decide nothing. What Libra does to limits is another test's.
+// The durations of requests are printed, not judged: on a busy machine the few requests of a
+// demo decide nothing. Another test covers what Libra does to limits.
 func TestDemoResults(t *testing.T) {
 	data, err := os.ReadFile(*resultsPath)
 	if err != nil {
@@ -93,7 +93,7 @@ func TestDemoResults(t *testing.T) {
 	for name, holds := range map[string]func(float64) bool{
 		"failed_requests":    func(v float64) bool { return v == 0 },
 		"container_restarts": func(v float64) bool { return v == 0 },
-		// Some requests each, of which an arm has as many as another.
+		// Some requests each, and as many in one arm as in another.
 		"requests_40": func(v float64) bool { return v > 20 },
 		"requests_90": func(v float64) bool { return v > 40 },
 		// Recorded evaluations have 0.04 to 0.07.
@@ -103,7 +103,8 @@ func TestDemoResults(t *testing.T) {
 			t.Errorf("%s = %v (there: %v)", name, value, ok)
 		}
 	}
-	// What could not be measured is left out, and what has one slice only has no interval.
+	// A ratio that could not be measured is left out, and one with a single slice has no
+	// interval.
 	for _, ratio := range []string{
 		"p50_computing_libra_40", "p95_computing_libra_90", "p95_computing_no_limits_90", "p95_computing_again_90", "p95_waiting_libra_90", "bystander_p95_libra_90",
 	} {
@@ -141,8 +142,7 @@ func TestLimitsMoveUnderLoadAndReturn(t *testing.T) {
 func TestFaults(t *testing.T) {
 	tests := []struct {
 		name string
-		// killed selects the pod that the cluster starts again by itself, if the fault
-		// is that it is killed.
+		// killed, unless empty, selects the pod to kill. The cluster restarts it by itself.
 		killed string
 		// fault breaks something in mid-run and returns what mends it.
 		fault func(ctx context.Context, t *testing.T) (mend func())
@@ -191,7 +191,7 @@ func TestFaults(t *testing.T) {
 			} else {
 				defer test.fault(ctx, t)()
 			}
-			// Long enough that leases run out and requests begin and end in the fault.
+			// Long enough for leases to expire, and for requests to begin and end in the fault.
 			<-time.After(8 * time.Second)
 			ended := running.stop(t)
 			if dead != "" {
@@ -291,8 +291,8 @@ func watchQuotas(ctx context.Context, functions ...function) *quotaWatch {
 	return w
 }
 
-// awaitLoan waits, under load, until a loan has been seen. Of what the borrower can use no
-// more than its limit was seen while it was learned, so that dozens of requests may pass.
+// awaitLoan waits, under load, until a loan has been seen. While the borrower was learned, its
+// limit hid how much more it can use, so that dozens of requests may pass first.
 func (w *quotaWatch) awaitLoan(t *testing.T, donor, borrower function) {
 	t.Helper()
 	defer func() {

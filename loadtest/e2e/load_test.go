@@ -14,17 +14,17 @@ import (
 	"time"
 )
 
-// What each function is sent: of a size that Libra has learned from, and that keeps a donor
+// The bodies for each function. Libra has learned from these sizes, and they keep a donor
 // in flight for longer than a borrower.
 var (
 	uploaderBody    = text(1, 2<<20)
 	compressionBody = text(2, 3<<20)
 )
 
-// client goes to the gateway itself, whatever proxy the environment names.
+// client uses no proxy to the gateway, whatever the environment says.
 var client = &http.Client{Transport: &http.Transport{}}
 
-// text is size bytes that compress about as well as prose does.
+// text returns size bytes that compress about as well as prose does.
 func text(seed uint64, size int) []byte {
 	random := rand.New(rand.NewPCG(seed, 0))
 	words := make([][]byte, 512)
@@ -48,7 +48,7 @@ func send(ctx context.Context, function string, body []byte) error {
 	return err
 }
 
-// sendIn is send to a function of a namespace, and returns the answer.
+// sendIn is send to a function in a namespace, and returns the answer.
 func sendIn(ctx context.Context, namespace, function string, body []byte) (answer []byte, err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -71,7 +71,7 @@ func sendIn(ctx context.Context, namespace, function string, body []byte) (answe
 	return answer, nil
 }
 
-// load is requests to some functions, one to each at a time, until it is stopped.
+// load sends requests to some functions, one at a time to each, until it is stopped.
 type load struct {
 	cancel context.CancelFunc
 	done   sync.WaitGroup
@@ -81,7 +81,7 @@ type load struct {
 	failures []error
 }
 
-// donorAndBorrower are the bodies for one of each.
+// donorAndBorrower has the bodies for a donor and a borrower.
 var donorAndBorrower = map[string][]byte{"uploader": uploaderBody, "compression": compressionBody}
 
 // startLoad sends to a donor and to a borrower.
@@ -96,8 +96,7 @@ func startLoadOf(ctx context.Context, bodies map[string][]byte) *load {
 	return l
 }
 
-// startLoadWithRests is the load of startLoad, with a rest again and again in which all
-// loans end.
+// startLoadWithRests is startLoad with a rest between rounds, in which all loans end.
 func startLoadWithRests(ctx context.Context, work, rest time.Duration) *load {
 	ctx, cancel := context.WithCancel(ctx)
 	l := &load{cancel: cancel, sent: map[string]int{}}
@@ -119,14 +118,14 @@ func startLoadWithRests(ctx context.Context, work, rest time.Duration) *load {
 	return l
 }
 
-// sendUntil sends a function its next request after the answer to the last.
+// sendUntil sends a function one request after the other, until the context ends.
 func (l *load) sendUntil(ctx context.Context, function string, body []byte) {
 	for ctx.Err() == nil {
 		l.send(ctx, function, body)
 	}
 }
 
-// send counts the answer to one request. One that has begun is let to its end.
+// send sends one request and counts the answer. A request that has begun runs to its end.
 func (l *load) send(ctx context.Context, function string, body []byte) {
 	err := send(context.WithoutCancel(ctx), function, body)
 	l.mu.Lock()
@@ -137,8 +136,8 @@ func (l *load) send(ctx context.Context, function string, body []byte) {
 	}
 }
 
-// stop lets the requests in flight end, fails the test for each that failed, and
-// returns when the last one ended.
+// stop waits for the requests in flight, fails the test for each that failed, and returns
+// when the last one ended.
 func (l *load) stop(t *testing.T) time.Time {
 	t.Helper()
 	l.cancel()

@@ -28,17 +28,19 @@ const (
 	holdRounds      = 2
 	holdRequests    = 25 // of each function in each round: 200 in all
 
-	// slowly is how long a request takes that finds the owner's limit; it grows for half of that. Nothing slows a
-	// container down on cgroup v1: the limit must be raised while it grows from seven tenths of it, where the agent
-	// asks for more, to all of it. That takes 25 ms until it is seen, 40 ms by the API, and, when the kubelet has
-	// just handled the pod, as it does once a minute anyway, up to a second more and a listing of all containers:
-	// 1.2 s. The three tenths, 29 MiB, take 2 s of the ten in which 144 MiB grow.
+	// slowly is how long a request takes that starts with the owner's limit; its memory grows for half of that.
+	// Nothing slows a container down on cgroup v1, so the limit must be raised while the memory grows from seven
+	// tenths of it, where the agent asks for more, to all of it. The agent takes 25 ms to see that, and the API
+	// takes 40 ms. When the kubelet has just handled the pod, as it does once a minute anyway, it takes up to a
+	// second more and a listing of all containers: 1.2 s in all. The three tenths, 29 MiB, take 2 s of the ten in
+	// which 144 MiB grow.
 	slowly = 20 * time.Second
-	// quickly is for those that follow at once: a raised limit stands for five seconds after them.
+	// quickly is for requests that follow at once: a raised limit stays for five seconds after them.
 	quickly = 2 * time.Second
 
 	// memoryBackWithin is how long after the last request a limit may be above the owner's. The kubelet may go by
-	// what was in use 15 seconds ago, and a limit that it leaves for that is tried again after 10 s, then after 20.
+	// the usage of 15 seconds ago. A limit that it does not lower for that reason is retried after 10 s, then after
+	// 20.
 	memoryBackWithin = 2 * time.Minute
 )
 
@@ -48,8 +50,8 @@ type holder struct {
 	namespace string
 }
 
-// Who needs half as much again as its memory limit is killed with stock, and never with Libra,
-// under either source.
+// A function that needs half as much again as its memory limit is killed with stock, and never with Libra, under
+// either source.
 func TestMemoryBeyondTheLimit(t *testing.T) {
 	ctx := t.Context()
 	var namespaces []string
@@ -86,7 +88,7 @@ func TestMemoryBeyondTheLimit(t *testing.T) {
 		}
 	}()
 	for range holdRounds {
-		waitWithOwnMemory(ctx, t, holders...) // so that the first request of each finds no other limit
+		waitWithOwnMemory(ctx, t, holders...) // so that the first request of each finds the owner's limit
 		var round sync.WaitGroup
 		for _, h := range holders {
 			round.Go(func() {
@@ -98,7 +100,7 @@ func TestMemoryBeyondTheLimit(t *testing.T) {
 					began := time.Now()
 					if err := h.hold(ctx, last); err != nil {
 						t.Errorf("request %d of %d failed: %v", i+1, holdRequests, err)
-						return // once it was killed, the others say no more
+						return // after a kill, the others say no more
 					}
 					mu.Lock()
 					took[last] = append(took[last], time.Since(began))
@@ -114,7 +116,7 @@ func TestMemoryBeyondTheLimit(t *testing.T) {
 	}
 }
 
-// deployHolder deploys a function of which the box has the image, and nothing else.
+// deployHolder deploys a function that has only its image on the box.
 func deployHolder(ctx context.Context, t *testing.T, namespace string, optedIn bool) holder {
 	t.Helper()
 	image := imageOf(t, "libra-fn-hold")
@@ -130,13 +132,13 @@ func deployHolder(ctx context.Context, t *testing.T, namespace string, optedIn b
 			return
 		}
 		metav1.SetMetaDataAnnotation(&template.ObjectMeta, api.ModeAnnotation, string(api.ModeFull))
-		// It computes all the time, which is not what is tested.
+		// It computes all the time, but this test is not about CPU.
 		metav1.SetMetaDataAnnotation(&template.ObjectMeta, api.MaxCPUAnnotation, c.Resources.Limits.Cpu().String())
 	})
 	return holder{findIn(ctx, t, namespace, revision.Labels[serving.ServiceLabelKey]), namespace}
 }
 
-// imageOf is the reference of an image on the box.
+// imageOf returns the reference of an image on the box.
 func imageOf(t *testing.T, name string) string {
 	t.Helper()
 	data, err := os.ReadFile(*imagesPath)
@@ -159,7 +161,7 @@ func (h holder) hold(ctx context.Context, last time.Duration) error {
 	return err
 }
 
-// expectOOMKill has a function of stock need as much, once.
+// expectOOMKill has a stock function need as much, once, and waits until it is killed for that.
 func expectOOMKill(ctx context.Context, t *testing.T, h holder) {
 	t.Helper()
 	if err := h.hold(ctx, quickly); err == nil {
@@ -176,8 +178,8 @@ func expectOOMKill(ctx context.Context, t *testing.T, h holder) {
 	})
 }
 
-// waitWithOwnMemory waits until memory limits are what owners configured, in specs and cgroups. It
-// fails at once unless pods and containers are those of the beginning, with nothing killed in them.
+// waitWithOwnMemory waits until memory limits are what owners configured, in specs and cgroups. It fails at once
+// unless pods and containers are still the original ones, with nothing killed in them.
 func waitWithOwnMemory(ctx context.Context, t *testing.T, holders ...holder) {
 	t.Helper()
 	eventually(t, memoryBackWithin, "memory limits that owners configured", func() error {

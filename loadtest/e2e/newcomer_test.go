@@ -22,8 +22,8 @@ import (
 // copyLabel is on the Services that tests deploy.
 const copyLabel = "libra.dev/e2e-copy"
 
-// A function that nobody has seen is deployed on the running cluster, and learned
-// from its requests alone: it becomes modelled, and borrows by its model.
+// A function that is new to Libra is learned on the running cluster from its requests alone: it becomes
+// modelled, and borrows by its model.
 func TestNewFunctionIsLearnedFromLiveTraffic(t *testing.T) {
 	ctx := t.Context()
 	parts := []string{"serving.kserve.io/inferenceservice=libra", resizerSelector, "app=libra-agent", "app=libra-redis"}
@@ -68,7 +68,8 @@ func TestNewFunctionIsLearnedFromLiveTraffic(t *testing.T) {
 	}
 }
 
-// The size of an input is a number in its JSON body where the owner says so, and the function gets that body.
+// Where the owner says so, the size of an input is a number in its JSON body, and the function gets that
+// body.
 func TestSizeInAJSONBodyIsLearned(t *testing.T) {
 	ctx := t.Context()
 	deployed := deployCopy(ctx, t, "compression", "sized", map[string]string{api.InputSizeAnnotation: "json:/table/rows"})
@@ -94,9 +95,9 @@ func TestSizeInAJSONBodyIsLearned(t *testing.T) {
 	})
 }
 
-// deployCopy deploys a Knative Service with the template of another and more
-// annotations, waits until it is ready, and returns its revision. Its name is new, so
-// that nothing knows it of an earlier run. It is deleted with the test.
+// deployCopy deploys a Knative Service with the template of another and more annotations, waits until it is
+// ready, and returns its revision. The name is new, so that nothing knows it from an earlier run. The Service
+// is deleted at the end of the test.
 func deployCopy(ctx context.Context, t *testing.T, of, prefix string, annotations map[string]string) *servingv1.Revision {
 	t.Helper()
 	left, err := knative.ServingV1().Services(functionsNamespace).List(ctx, metav1.ListOptions{LabelSelector: copyLabel})
@@ -132,7 +133,7 @@ func deployChanged(ctx context.Context, t *testing.T, namespace, of, prefix stri
 	service.Spec.Template = *original.Spec.Template.DeepCopy()
 	service.Spec.Template.Name = ""
 	change(&service.Spec.Template)
-	// Before the creation, whose answer may be lost.
+	// Registered before the creation, whose answer may be lost.
 	t.Cleanup(func() { removeService(t, namespace, name) })
 	if _, err := services.Create(ctx, service, metav1.CreateOptions{}); err != nil {
 		t.Fatalf("creating the Service %s: %v", name, err)
@@ -153,7 +154,7 @@ func deployChanged(ctx context.Context, t *testing.T, namespace, of, prefix stri
 	return revision
 }
 
-// nameOf is how the predictor calls a function.
+// nameOf returns the predictor's name for a function.
 func nameOf(revision *servingv1.Revision) string { return revision.Namespace + "/" + revision.Name }
 
 func removeService(t *testing.T, namespace, name string) {
@@ -161,7 +162,7 @@ func removeService(t *testing.T, namespace, name string) {
 	// The test's own context is done when a clean-up runs.
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
-	// Its error is of no account when the Service is not there, and shows below when it is.
+	// The error does not matter if there is no Service, and shows below if there is one.
 	_ = knative.ServingV1().Services(namespace).Delete(ctx, name, metav1.DeleteOptions{})
 	eventually(t, 2*time.Minute, "end of the pods of "+name, func() error {
 		pods, err := kube.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: serving.ServiceLabelKey + "=" + name})
@@ -175,13 +176,13 @@ func removeService(t *testing.T, namespace, name string) {
 	})
 }
 
-// stageOf is in what stage a function is.
+// stageOf returns the stage that a function is in.
 func stageOf(ctx context.Context, function string) (string, error) {
 	known, err := explanationOf(ctx, function)
 	return known.Stage, err
 }
 
-// explanation is some of what the predictor's explain route says of a function.
+// explanation is part of what the predictor's explain route says about a function.
 type explanation struct {
 	Stage       string `json:"stage"`
 	LargestSize int64  `json:"largest_size"`

@@ -30,19 +30,18 @@ import (
 
 const (
 	firstWorker = "w1"
-	// sharedPods are those of a function that has several.
+	// sharedPods is how many pods a shared function has.
 	sharedPods = 4
-	// rescheduledWithin is how long after a node is gone its pods are elsewhere: 20 s until its lease
-	// is missed and 5 s that each pod tolerates, to which a check every 5 s is added, and a start.
+	// rescheduledWithin is how long it takes after a node is gone until its pods are elsewhere: 20 s
+	// until its lease is missed, 5 s that each pod tolerates, a check every 5 s, and a start.
 	rescheduledWithin = time.Minute
-	// cutOff is shorter than it takes to be held for gone.
+	// cutOff is shorter than it takes until a node counts as gone.
 	cutOff = 10 * time.Second
 
 	faultTimeout = 2 * time.Minute
 )
 
-// workers are the nodes that functions run on, of a box that has several; it skips the test on
-// one that has not.
+// workers returns the nodes that functions run on. It skips the test on a box without several.
 func workers(ctx context.Context, t *testing.T) []string {
 	t.Helper()
 	nodes, err := kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
@@ -96,7 +95,7 @@ func TestNodesAreReadyAndDivideTheMachine(t *testing.T) {
 	if len(zones) != len(all)-1 || zones[""] {
 		t.Errorf("the zones of %d workers are %v", len(all)-1, zones)
 	}
-	// What an agent says that its node can lend is of the node alone.
+	// An agent reports only what its own node can lend.
 	pools := pool.NewRedis(redisServer)
 	defer pools.Close() //nolint:errcheck // read only
 	for _, name := range all[1:] {
@@ -110,7 +109,7 @@ func TestNodesAreReadyAndDivideTheMachine(t *testing.T) {
 	}
 }
 
-// A function of several pods has some on each worker, and none on the control node; all of them
+// A function with several pods has some on each worker and none on the control node, and all of them
 // answer through the gateway.
 func TestWorkersShareAFunction(t *testing.T) {
 	ctx := t.Context()
@@ -148,7 +147,7 @@ func TestWorkersShareAFunction(t *testing.T) {
 			t.Errorf("pod %s on %s has used %v: no request came to it", f.pod, f.node, used)
 		}
 	}
-	// Each agent knows of its own, and of no other's.
+	// Each agent knows of its own pods only.
 	pools := pool.NewRedis(redisServer)
 	defer pools.Close() //nolint:errcheck // read only
 	for _, worker := range names {
@@ -164,8 +163,8 @@ func TestWorkersShareAFunction(t *testing.T) {
 	}
 }
 
-// A loan on one worker lowers and raises limits there, at the same time as one on another, and
-// neither touches the other's. When both have ended all have what they are owed.
+// Loans on two workers lower and raise limits at the same time, each on its own worker only. When
+// both have ended, all have what they are owed.
 func TestLendingOnEachWorkerApart(t *testing.T) {
 	ctx := t.Context()
 	names := workers(ctx, t)
@@ -233,7 +232,7 @@ func lend(ctx context.Context, t *testing.T, pair [2]function) (end func()) {
 		}
 		ids = nil
 	}
-	// The pool lends nothing of pods that are new to it until they were seen at rest.
+	// The pool lends nothing of pods that are new to it until they have been seen at rest.
 	eventually(t, time.Minute, "loan on "+node, func() error {
 		_, err := begin(donor, half, 0)
 		granted := int64(0)
@@ -268,8 +267,8 @@ func lend(ctx context.Context, t *testing.T, pair [2]function) (end func()) {
 	}
 }
 
-// A worker that is cut off for less than it takes to be held for gone, or that is gone, harms no
-// other. What ran on one that is gone runs elsewhere soon, and one that comes back is used again.
+// A worker that is gone, or cut off for too short a time to count as gone, harms no other. The pods
+// of one that is gone soon run elsewhere, and one that comes back is used again.
 func TestAWorkerAway(t *testing.T) {
 	if *boxCommand == "" {
 		t.Skip("-box says what to take a worker away with")
@@ -329,7 +328,7 @@ func TestAWorkerAway(t *testing.T) {
 			if container := functionsOf(ctx, t, beside, unharmed, 1)[0]; container.containerID != there.containerID {
 				t.Errorf("the container of %s on %s is another than before", unharmed, stays)
 			}
-			// All its pods are whole, those that were there all the time and those that are new.
+			// All its pods are whole, the old ones and the new ones.
 			functions := functionsOf(ctx, t, spread, shared, len(names))
 			eventually(t, wholeWithin, "ceilings of all pods", func() error {
 				for _, f := range functions {
@@ -355,8 +354,8 @@ func TestAWorkerAway(t *testing.T) {
 	}
 }
 
-// requestsTo sends a function one request after the other until stop, which fails the test for
-// each that failed.
+// requestsTo sends a function one request after the other until stop. Each failed request fails the
+// test.
 func requestsTo(ctx context.Context, t *testing.T, namespace, function string) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var done sync.WaitGroup
@@ -379,7 +378,7 @@ func requestsTo(ctx context.Context, t *testing.T, namespace, function string) (
 	return stop
 }
 
-// box runs a command of the box's.
+// box runs the box's command.
 func box(t *testing.T, args ...string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), faultTimeout)
@@ -404,7 +403,7 @@ func newNamespaceOn(ctx context.Context, t *testing.T, prefix, node string, sour
 	return namespace
 }
 
-// deployShared deploys a copy of a function that needs nothing else, of so many pods, and returns
+// deployShared deploys a copy of a function that needs nothing else, with so many pods, and returns
 // its name.
 func deployShared(ctx context.Context, t *testing.T, namespace string, pods int) string {
 	t.Helper()
@@ -419,7 +418,7 @@ func deployShared(ctx context.Context, t *testing.T, namespace string, pods int)
 	return revision.Labels[serving.ServiceLabelKey]
 }
 
-// functionsOf are the pods of a function, when so many are ready, by name.
+// functionsOf returns the pods of a function, sorted by name, once n are ready.
 func functionsOf(ctx context.Context, t *testing.T, namespace, service string, n int) []function {
 	t.Helper()
 	var found []function
@@ -453,7 +452,7 @@ func readyPods(ctx context.Context, namespace, service string) ([]corev1.Pod, er
 	}), nil
 }
 
-// readyOn is how many ready pods of a function are on each node.
+// readyOn returns how many ready pods of a function are on each node.
 func readyOn(ctx context.Context, namespace, service string) (map[string]int, error) {
 	pods, err := readyPods(ctx, namespace, service)
 	on := map[string]int{}
@@ -470,7 +469,7 @@ func total(counts map[string]int) (sum int) {
 	return sum
 }
 
-// usedCPU is what the user container of a function has used so far.
+// usedCPU returns the CPU time that the user container of a function has used so far.
 func usedCPU(t *testing.T, f function) time.Duration {
 	t.Helper()
 	c, err := cgroup.Open(cgroupRoot, f.containerID)

@@ -35,19 +35,20 @@ import (
 )
 
 const (
-	// inForceWithin is far above how long it is until all requests go by an edit, which bench-place measures.
+	// inForceWithin is far longer than it takes until all requests follow an edit, which bench-place
+	// measures.
 	inForceWithin = time.Minute
-	// computed is more CPU than a function's pod uses for being asked whether it is ready, and less than
-	// one request of chosenBody takes.
+	// computed is more CPU time than a function's pod uses to answer readiness probes, and less than one
+	// request with chosenBody takes.
 	computed = 10 * time.Millisecond
-	// round is so many requests that chance would leave out one of two pods in one of 512 rounds.
+	// round is how many requests it takes for chance to leave out one of two pods in only one of 512 rounds.
 	round = 10
 )
 
 var chosenBody = text(3, 1<<20)
 
-// A policy that leaves no place for a request has it answered with 503, and an edit of it decides about
-// requests of now; without one the setting chooses among the pods.
+// A request that a policy leaves no place for is answered with 503, and an edit of the policy decides about
+// the requests after it. Without a policy, the setting chooses among the pods.
 func TestPlacementIsAsPoliciesAndSettingsSay(t *testing.T) {
 	ctx := t.Context()
 	awaitOneActivator(ctx, t)
@@ -67,7 +68,7 @@ func TestPlacementIsAsPoliciesAndSettingsSay(t *testing.T) {
 	})
 	t.Run("hash", func(t *testing.T) {
 		chosenBy(t, "hash", namespace, service, functions, func(used []time.Duration) error {
-			// Of two pods on one node it is either.
+			// If both pods are on one node, either may be chosen.
 			if onSeveralNodes(functions) && (slices.Min(used) >= computed || slices.Max(used) < computed) {
 				return fmt.Errorf("requests did not all go to one pod: they used %v", used)
 			}
@@ -76,8 +77,8 @@ func TestPlacementIsAsPoliciesAndSettingsSay(t *testing.T) {
 	})
 }
 
-// awaitOneActivator waits until those of before a roll-out have ended: as long as there are several, each has
-// pods of its own.
+// awaitOneActivator waits until the activators from before a roll-out have ended: while there are several,
+// each has its own pods.
 func awaitOneActivator(ctx context.Context, t *testing.T) {
 	t.Helper()
 	eventually(t, 3*time.Minute, "end of all activators but one", func() error {
@@ -93,7 +94,7 @@ func onSeveralNodes(functions []function) bool {
 	return slices.ContainsFunc(functions, func(f function) bool { return f.node != functions[0].node })
 }
 
-// deployPlaced deploys a function of two pods that a policy may be for, and returns its name.
+// deployPlaced deploys a function with two pods and the label of a policy, and returns its name.
 func deployPlaced(ctx context.Context, t *testing.T, namespace, tag string) string {
 	t.Helper()
 	revision := deployChanged(ctx, t, namespace, "compression", "placed", func(template *servingv1.RevisionTemplateSpec) {
@@ -110,7 +111,7 @@ func deployPlaced(ctx context.Context, t *testing.T, namespace, tag string) stri
 	return service
 }
 
-// removeNow removes a function without the time that its pods have to drain, half a minute.
+// removeNow removes a function without the half minute that its pods have to drain.
 func removeNow(ctx context.Context, t *testing.T, namespace, service string) {
 	t.Helper()
 	if err := knative.ServingV1().Services(namespace).Delete(ctx, service, metav1.DeleteOptions{}); err != nil {
@@ -188,8 +189,8 @@ func followsPolicy(t *testing.T, namespace, service, tag string) {
 	})
 }
 
-// chosenBy sets the policy by which pods are chosen, and wants one round of requests to use CPU in the
-// function's pods as it should, soon, and to be counted.
+// chosenBy sets the policy that chooses pods. It expects that soon a round of requests uses CPU in the
+// function's pods as it should, and that the choices are counted.
 func chosenBy(t *testing.T, policy, namespace, service string, functions []function, want func(used []time.Duration) error) {
 	ctx := t.Context()
 	setPlacement(ctx, t, fmt.Sprintf("%q", policy))
@@ -232,7 +233,7 @@ func awaitChoicesBy(ctx context.Context, t *testing.T, policy, namespace, servic
 	})
 }
 
-// setPlacement sets how pods are chosen where no policy says; null is the default.
+// setPlacement sets how pods are chosen where no placement policy says; null is the default.
 func setPlacement(ctx context.Context, t *testing.T, value string) {
 	t.Helper()
 	patch := fmt.Appendf(nil, `{"data": {"placement": %s}}`, value)
@@ -241,7 +242,7 @@ func setPlacement(ctx context.Context, t *testing.T, value string) {
 	}
 }
 
-// objectClient is a client for objects of Libra's own kinds.
+// objectClient returns a client for objects of Libra's own kinds.
 func objectClient(t *testing.T) kubeclient.Client {
 	t.Helper()
 	scheme := runtime.NewScheme()
@@ -253,7 +254,7 @@ func objectClient(t *testing.T) kubeclient.Client {
 	return c
 }
 
-// answerOf is the status that a request gets, and why if Libra refused it.
+// answerOf returns the status that a request gets and, if Libra refused it, the reason.
 func answerOf(ctx context.Context, namespace, service string) (status int, reason string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -280,7 +281,7 @@ func expectEvent(ctx context.Context, t *testing.T, namespace, object, reason st
 	})
 }
 
-// eventOf is an Event about an object.
+// eventOf returns an Event about an object.
 func eventOf(ctx context.Context, namespace, object, reason string) (corev1.Event, error) {
 	events, err := kube.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=" + object})
 	if err != nil {
@@ -296,7 +297,7 @@ func eventOf(ctx context.Context, namespace, object, reason string) (corev1.Even
 	return corev1.Event{}, fmt.Errorf("there are only %q", there)
 }
 
-// placementChoices is how many requests all activators have placed by a policy, by the outcome.
+// placementChoices returns how many requests all activators have placed by a policy, by outcome.
 func placementChoices(ctx context.Context, t *testing.T, policy string) map[string]float64 {
 	t.Helper()
 	counts := map[string]float64{}
@@ -322,7 +323,7 @@ func placementChoices(ctx context.Context, t *testing.T, policy string) map[stri
 	return counts
 }
 
-// metricOf is a metric of those that a part answers; it is empty where that has none of the name.
+// metricOf returns one of the metrics that a part exports, or nil if it has none of the name.
 func metricOf(t *testing.T, c *http.Client, request *http.Request, name string) *dto.MetricFamily {
 	t.Helper()
 	response, err := c.Do(request)

@@ -14,7 +14,7 @@ import (
 // scrapeEvery is short, so that rates are there soon.
 const scrapeEvery = 2 * time.Second
 
-// boxBinary is the path of a tool that `box build` has made.
+// boxBinary returns the path of a tool that `box build` has made.
 func boxBinary(t *testing.T, name string) string {
 	t.Helper()
 	cache := os.Getenv("LIBRA_BOX_CACHE")
@@ -32,7 +32,8 @@ func boxBinary(t *testing.T, name string) string {
 	return path
 }
 
-// startPrometheus starts one that reads the kubeconfig, and stops it with the test.
+// startPrometheus starts a Prometheus with a kubeconfig, and stops it at the end of
+// the test.
 func startPrometheus(t *testing.T, kubeconfig string) *prometheus.Server {
 	t.Helper()
 	p, err := prometheus.Start(t.Context(), prometheus.Options{

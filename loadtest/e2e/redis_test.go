@@ -25,10 +25,10 @@ import (
 
 const redisAdmin = "admin"
 
-// redisServer is Redis as the tests ask it: as a user of their own.
+// redisServer is Redis as the tests use it, with a user of their own.
 var redisServer redisconn.Server
 
-// redisUsers are the users of the parts, each with where its Secret and its pods are.
+// redisUsers has the users of the parts, each with where its Secret and its pods are.
 var redisUsers = map[string]struct{ namespace, selector string }{
 	"activator":  {servingNamespace, "app=activator"},
 	"agent":      {agentNamespace, "app=libra-agent"},
@@ -36,7 +36,7 @@ var redisUsers = map[string]struct{ namespace, selector string }{
 	"predictor":  {libraNamespace, "serving.kserve.io/inferenceservice=libra"},
 }
 
-// useClusterDNS has names of the cluster's Services found from here: certificates name them.
+// useClusterDNS lets this process resolve the cluster's Services by the names that certificates have.
 func useClusterDNS(ctx context.Context) error {
 	node, err := kube.CoreV1().Nodes().Get(ctx, boxNode, metav1.GetOptions{})
 	if err != nil {
@@ -53,7 +53,7 @@ func useClusterDNS(ctx context.Context) error {
 	return nil
 }
 
-// redisAs is Redis as a user has it, whose Secret is written into a folder.
+// redisAs returns Redis for a user, whose Secret it writes into a folder.
 func redisAs(ctx context.Context, namespace, user, folder string) (redisconn.Server, error) {
 	secret, err := kube.CoreV1().Secrets(namespace).Get(ctx, "libra-redis-"+user, metav1.GetOptions{})
 	if err != nil {
@@ -67,7 +67,7 @@ func redisAs(ctx context.Context, namespace, user, folder string) (redisconn.Ser
 	return redisconn.Parse("rediss://"+redisconn.DefaultAddr, folder)
 }
 
-// redisClient makes a client for the rest of the test.
+// redisClient returns a client that is closed at the end of the test.
 func redisClient(t *testing.T, server redisconn.Server) redis.UniversalClient {
 	t.Helper()
 	c := server.NewClient(redisconn.Options{Connections: 1, Timeout: 5 * time.Second})
@@ -75,7 +75,7 @@ func redisClient(t *testing.T, server redisconn.Server) redis.UniversalClient {
 	return c
 }
 
-// Of all that ran before: no part was refused what it asked for.
+// In all that ran before, no part was refused what it asked for.
 func TestNoPartWasRefusedARight(t *testing.T) {
 	admin := redisClient(t, redisServer)
 	refused, err := admin.ACLLog(t.Context(), 128).Result()
@@ -87,8 +87,8 @@ func TestNoPartWasRefusedARight(t *testing.T) {
 	}
 }
 
-// Redis has no port without TLS, so that who is connected speaks it; and from each part's
-// pods nobody is but its user.
+// Redis has no port without TLS, so that every client uses it. From each part's pods, only its user is
+// connected.
 func TestEachPartIsConnectedAsItsUser(t *testing.T) {
 	ctx := t.Context()
 	admin := redisClient(t, redisServer)
@@ -104,7 +104,7 @@ func TestEachPartIsConnectedAsItsUser(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			// Later than its clients, so that one which has just come is there.
+			// Listed after the clients, so that a pod which has just started is there.
 			pods, err := kube.CoreV1().Pods(part.namespace).List(ctx, metav1.ListOptions{LabelSelector: part.selector})
 			if err != nil {
 				return err
@@ -122,12 +122,13 @@ func TestEachPartIsConnectedAsItsUser(t *testing.T) {
 				}
 				switch pod := addresses[host]; {
 				case client["user"] == user && pod == "" && idle(client) > time.Minute:
-					// Its node has gone, and could end no connection. A part that lives asks every second.
+					// The pod's node is gone, and could not close the connection. A live part asks every
+					// second.
 				case client["user"] == user && pod == "":
 					return fmt.Errorf("%s is connected as the user %s, and is none of its pods %v", host, user, addresses)
 				case client["user"] == user:
 					found = true
-				// That one is off: it is a connection which nothing has been asked on yet.
+				// The user default is off: it is a connection on which nothing has been asked yet.
 				case pod != "" && client["user"] != "default":
 					t.Fatalf("%s is connected as the user %q", pod, client["user"])
 				}
@@ -140,7 +141,7 @@ func TestEachPartIsConnectedAsItsUser(t *testing.T) {
 	}
 }
 
-// fieldsOf are those of a line of CLIENT LIST.
+// fieldsOf returns the fields of a line of CLIENT LIST.
 func fieldsOf(line string) map[string]string {
 	fields := map[string]string{}
 	for _, field := range strings.Fields(line) {
@@ -150,7 +151,7 @@ func fieldsOf(line string) map[string]string {
 	return fields
 }
 
-// idle is how long a client has asked for nothing.
+// idle returns how long a client has asked nothing.
 func idle(client map[string]string) time.Duration {
 	seconds, err := strconv.Atoi(client["idle"])
 	if err != nil {
@@ -161,7 +162,7 @@ func idle(client map[string]string) time.Duration {
 
 func TestRedisWantsTLSAndAUser(t *testing.T) {
 	ctx := t.Context()
-	// What is answered without TLS, if anything.
+	// Redis must answer nothing without TLS.
 	connection, err := new(net.Dialer).DialContext(ctx, "tcp", redisconn.DefaultAddr)
 	if err != nil {
 		t.Fatal(err)
@@ -204,7 +205,7 @@ func TestRedisWantsTLSAndAUser(t *testing.T) {
 	}
 }
 
-// That a part has each right that it needs, what ran before shows.
+// The tests before show that each part has the rights that it needs.
 func TestUsersOfRedisMayOnlyDoWhatTheirPartsDo(t *testing.T) {
 	ctx := t.Context()
 	node := "libra:{" + boxNode + "}:node"
@@ -235,7 +236,7 @@ func TestUsersOfRedisMayOnlyDoWhatTheirPartsDo(t *testing.T) {
 			}
 		}
 	}
-	// It is no part that was refused these.
+	// These refusals are the test's, not a part's.
 	if err := redisClient(t, redisServer).ACLLogReset(ctx).Err(); err != nil {
 		t.Error(err)
 	}

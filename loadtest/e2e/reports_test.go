@@ -13,10 +13,10 @@ import (
 	"libra.dev/libra/pkg/api/v1alpha1"
 )
 
-// reportedWithin is more than the parts take to send what they counted, and the resizer to write it.
+// reportedWithin is longer than the parts take to send what they counted, and the resizer to write it.
 const reportedWithin = 2 * time.Minute
 
-// What `kubectl libra status` shows: without Prometheus, and from the requests alone.
+// The figures that `kubectl libra status` shows need no Prometheus, and come from the requests alone.
 func TestAReportTellsHowFunctionsFare(t *testing.T) {
 	ctx := t.Context()
 	objects := objectClient(t)
@@ -32,7 +32,8 @@ func TestAReportTellsHowFunctionsFare(t *testing.T) {
 			return fmt.Errorf("it is of %v", report.Status.Updated)
 		}
 		for service, volume := range map[string]func(*v1alpha1.FunctionStatus) int64{
-			// Memory, of which it uses as much on any machine: its CPU peak is higher on one that is slow or shared.
+			// Memory, because it uses as much on any machine: its CPU peak is higher on a slow or
+			// shared one.
 			"uploader":    func(f *v1alpha1.FunctionStatus) int64 { return f.CouldLend.Memory().Value() },
 			"compression": func(f *v1alpha1.FunctionStatus) int64 { return f.WouldBorrow.Cpu().MilliValue() },
 		} {

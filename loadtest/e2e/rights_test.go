@@ -33,15 +33,15 @@ const (
 	agentAccount      = "system:serviceaccount:" + agentNamespace + ":libra-agent"
 
 	resizePolicy = "libra-resizer"
-	// nowhere is a label that no node has, and nothing a resource that is not there.
+	// nowhere is a label that no node has, and nothing a resource that does not exist.
 	nowhere = "e2e.libra.dev/nowhere"
 	nothing = "none"
 )
 
 var dryRun = []string{metav1.DryRunAll}
 
-// The resizer's account can do what the resizer does to pods that opted in, and nothing
-// else to these and to others.
+// The resizer's account can do to pods that opted in what the resizer does, and nothing else
+// to these or to others.
 func TestTheResizersAccountChangesOnlyLimitsOfPodsThatOptedIn(t *testing.T) {
 	ctx := t.Context()
 	namespace := newNamespace(ctx, t, "rights", api.SourceOwners)
@@ -52,7 +52,7 @@ func TestTheResizersAccountChangesOnlyLimitsOfPodsThatOptedIn(t *testing.T) {
 	pods := clients.Pods(namespace)
 	resize := func(pod *corev1.Pod, container, resources string) error {
 		patch := fmt.Sprintf(`{"spec":{"containers":[{"name":%q,"resources":%s}]}}`, container, resources)
-		// Dry, because what has been resized once may be resized again.
+		// A dry run, because what has been resized once may be resized again.
 		_, err := pods.Patch(ctx, pod.Name, types.StrategicMergePatchType, []byte(patch),
 			metav1.PatchOptions{FieldManager: actuate.FieldManager, DryRun: dryRun}, "resize")
 		return err
@@ -117,7 +117,7 @@ func TestTheResizersAccountChangesOnlyLimitsOfPodsThatOptedIn(t *testing.T) {
 	}
 }
 
-// The agent changes cgroups, and nothing that the API server has.
+// The agent changes cgroups, and nothing in the API server.
 func TestTheAgentsAccountChangesNothing(t *testing.T) {
 	ctx := t.Context()
 	namespace := newNamespace(ctx, t, "rights", api.SourceOwners)
@@ -154,10 +154,11 @@ func TestTheAgentsAccountChangesNothing(t *testing.T) {
 type need struct {
 	group, resource string
 	verbs           []string
-	namespace, name string // where it asks for one alone
+	namespace, name string // if it asks for one alone
 }
 
-// needs of each part that has an account: in the ClusterRole of its name, and beyond that.
+// needs has the needs of each part with an account: those in the ClusterRole of its name, and
+// those beyond it.
 var needs = map[string]struct {
 	account      string
 	role, beyond []need
@@ -189,7 +190,8 @@ var needs = map[string]struct {
 	},
 }
 
-// ofSettings is what whoever follows the settings needs, and how much CPU a node has.
+// ofSettings is what a part needs to follow the settings, and to know how much CPU a node
+// has.
 var ofSettings = []need{
 	{resource: "namespaces", verbs: []string{"list", "watch"}},
 	{resource: "nodes", verbs: []string{"list", "watch"}},
@@ -197,8 +199,8 @@ var ofSettings = []need{
 	{resource: "configmaps", verbs: []string{"list", "watch"}, namespace: libraNamespace, name: settings.ConfigMap},
 }
 
-// A rule too few stops a part, and shows in no other test until that part comes to need it.
-// A rule too many shows nowhere.
+// A missing rule stops a part, but shows in no other test until the part comes to need it. A
+// superfluous rule shows nowhere else.
 func TestAccountsHaveTheRightsThatTheyNeedAndNoMore(t *testing.T) {
 	ctx := t.Context()
 	for name, of := range needs {
@@ -236,7 +238,8 @@ func rulesOf(needs []need) []rbacv1.PolicyRule {
 	return rules
 }
 
-// grantsOf takes rules apart, sorted, so that it does not matter how they are put together.
+// grantsOf splits rules into sorted grants, so that it does not matter how the rules are
+// grouped.
 func grantsOf(rules []rbacv1.PolicyRule) []string {
 	var grants []string
 	for _, rule := range rules {
@@ -255,7 +258,7 @@ func grantsOf(rules []rbacv1.PolicyRule) []string {
 	return slices.Compact(grants)
 }
 
-// as is the box as a service account sees it.
+// as returns the configuration of a client that acts as a service account.
 func as(account string) *rest.Config {
 	c := rest.CopyConfig(config)
 	c.Impersonate.UserName = account
@@ -287,8 +290,8 @@ func orAccepted(err error) error {
 	return err
 }
 
-// unscheduled is a pod that looks like a function's to the API server, and runs nowhere. It
-// has no Revision, and no node, so that nothing of Libra looks after it.
+// unscheduled returns a pod that looks like a function's to the API server, and runs nowhere.
+// It has no Revision and no node, so that Libra does nothing with it.
 func unscheduled(namespace, name string, labels map[string]string) *corev1.Pod {
 	amounts := func(cpu, memory string) corev1.ResourceList {
 		return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory)}
@@ -305,7 +308,7 @@ func unscheduled(namespace, name string, labels map[string]string) *corev1.Pod {
 	}
 }
 
-// createUnscheduled makes such a pod, which goes with its namespace.
+// createUnscheduled creates an unscheduled pod, which is deleted with its namespace.
 func createUnscheduled(ctx context.Context, t *testing.T, namespace, name string, labels map[string]string) *corev1.Pod {
 	t.Helper()
 	var pod *corev1.Pod

@@ -33,8 +33,8 @@ const (
 	schedulerManifests = "manifests/scheduler"
 )
 
-// A function that asks for Libra's scheduler has its pods placed by it, and by nobody else; and all that
-// was installed for that goes when its manifests are deleted.
+// Libra's scheduler, and no other, places the pods of a function that asks for it. Deleting its manifests
+// removes everything that was installed for that.
 func TestFunctionsAreScheduledByLibra(t *testing.T) {
 	image := schedulerImage(t)
 	ctx := t.Context()
@@ -67,7 +67,7 @@ func TestFunctionsAreScheduledByLibra(t *testing.T) {
 	}
 }
 
-// schedulerImage skips the test where the box was loaded without the image.
+// schedulerImage returns the scheduler's image. It skips the test if the box was loaded without it.
 func schedulerImage(t *testing.T) string {
 	t.Helper()
 	data, err := os.ReadFile(*imagesPath)
@@ -84,7 +84,8 @@ func schedulerImage(t *testing.T) string {
 	return images[schedulerName]
 }
 
-// installScheduler does what docs/scheduling.md says, with the users of Redis, and takes it back with the test.
+// installScheduler does what docs/scheduling.md says, with the users of Redis, and undoes it at the end of the
+// test.
 func installScheduler(ctx context.Context, t *testing.T, image string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -107,7 +108,7 @@ func installScheduler(ctx context.Context, t *testing.T, image string) {
 	}
 	t.Cleanup(func() {
 		kubectl(t, "delete", "--ignore-not-found", "--wait", "--timeout=1m", "--kustomize="+dir)
-		// Those that lead make it, and who deletes manifests does not know of it.
+		// The leader creates the Lease, which the manifests do not have.
 		err := kube.CoordinationV1().Leases(libraNamespace).Delete(context.WithoutCancel(ctx), schedulerName, metav1.DeleteOptions{})
 		if err != nil && !apierrors.IsNotFound(err) {
 			t.Errorf("removing the Lease of the scheduler: %v", err)
@@ -118,7 +119,7 @@ func installScheduler(ctx context.Context, t *testing.T, image string) {
 	kubectl(t, "--namespace="+libraNamespace, "rollout", "status", "--timeout=1m", "deployment/"+schedulerName)
 }
 
-// expectNoScheduler looks for what the scheduler's manifests leave.
+// expectNoScheduler fails the test if deleting the scheduler's manifests has left something.
 func expectNoScheduler(ctx context.Context, t *testing.T) {
 	t.Helper()
 	eventually(t, time.Minute, "end of the scheduler", func() error {
@@ -136,7 +137,7 @@ func expectNoScheduler(ctx context.Context, t *testing.T) {
 	}
 }
 
-// allowSchedulerName has Knative take a scheduler's name in a template, until the test ends.
+// allowSchedulerName has Knative accept a scheduler's name in a template, until the test ends.
 func allowSchedulerName(ctx context.Context, t *testing.T) {
 	t.Helper()
 	const feature = "kubernetes.podspec-schedulername"
@@ -162,8 +163,8 @@ func allowSchedulerName(ctx context.Context, t *testing.T) {
 	})
 }
 
-// scheduledPods is how many pods the schedulers that run have placed, as their metrics say to one who may
-// read them.
+// scheduledPods returns how many pods the running schedulers have placed, by their metrics, which only an
+// authorized account may read.
 func scheduledPods(ctx context.Context, t *testing.T, namespace string) (sum float64) {
 	t.Helper()
 	token := metricsToken(ctx, t, namespace)
@@ -174,7 +175,7 @@ func scheduledPods(ctx context.Context, t *testing.T, namespace string) (sum flo
 	if err != nil {
 		t.Fatal(err)
 	}
-	// It has a certificate of its own making.
+	// The scheduler signs its own certificate.
 	c := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 	for _, pod := range pods.Items {
 		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+pod.Status.PodIP+":10259/metrics", nil)
@@ -182,7 +183,7 @@ func scheduledPods(ctx context.Context, t *testing.T, namespace string) (sum flo
 			t.Fatal(err)
 		}
 		request.Header.Set("Authorization", "Bearer "+token)
-		// Libra's own count those for which there is more than one node.
+		// Libra's own metric counts only pods with a choice of nodes.
 		for _, m := range metricOf(t, c, request, "scheduler_schedule_attempts_total").GetMetric() {
 			if labelOf(m, "profile") == schedulerName && labelOf(m, "result") == "scheduled" {
 				sum += m.GetCounter().GetValue()
@@ -192,7 +193,7 @@ func scheduledPods(ctx context.Context, t *testing.T, namespace string) (sum flo
 	return sum
 }
 
-// metricsToken is that of an account which may read metrics, and is made with the first call.
+// metricsToken returns the token of an account that may read metrics. The first call grants it that right.
 func metricsToken(ctx context.Context, t *testing.T, namespace string) string {
 	t.Helper()
 	binding := &rbacv1.ClusterRoleBinding{
@@ -217,7 +218,7 @@ func metricsToken(ctx context.Context, t *testing.T, namespace string) string {
 		}
 		return err
 	})
-	// The API server knows of a binding a moment later, and the scheduler remembers a refusal.
+	// The API server knows of a binding a moment later, and the scheduler caches a refusal.
 	eventually(t, inForceWithin, "right to read metrics", func() error {
 		review, err := kube.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
 			User:                  "system:serviceaccount:" + namespace + ":default",

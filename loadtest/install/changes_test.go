@@ -10,7 +10,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// TestChanges is about the comparison alone, and needs no box.
+// TestChanges tests the comparison alone, and needs no box.
 func TestChanges(t *testing.T) {
 	of := func(text string) object {
 		var o unstructured.Unstructured

@@ -17,23 +17,24 @@ import (
 // settle is how long controllers may take to come to rest after a change.
 const settle = 30 * time.Second
 
-// byThemselves are fields that change without anybody's doing, by the ends of their paths.
+// byThemselves has the ends of the paths of fields that change without anybody's doing.
 var byThemselves = []string{
-	// It counts writes, also those that are undone; these two do for the spec; and the last counts a Deployment's rollouts.
+	// The first counts writes, also those that are undone; the next two count those of the spec; and the last counts a
+	// Deployment's rollouts.
 	".metadata.resourceVersion", ".metadata.generation", ".observedGeneration", ".metadata.annotations.deployment.kubernetes.io/revision",
-	// What a Lease is elsewhere: its holder renews it.
+	// This one stands for a Lease: its holder renews it.
 	".metadata.annotations.control-plane.alpha.kubernetes.io/leader",
 	// Times.
 	".lastTransitionTime", ".lastUpdateTime", ".lastHeartbeatTime", ".lastProbeTime", ".lastScaleTime", ".renewTime",
 }
 
-// ofNodes are fields of Nodes alone: which images the kubelet has pulled, and which fields of the status it has reported by now.
+// ofNodes has fields of Nodes alone: which images the kubelet has pulled, and which fields of the status it has reported so far.
 var ofNodes = []string{".status.images", ".metadata.managedFields[kubelet Update status]"}
 
-// object is one of the cluster by kind and name.
+// object has the fields of one object of the cluster.
 type object map[string]string // values by the paths of fields
 
-// fields are all objects of the cluster, field by field, managed fields included.
+// fields returns all objects of the cluster by kind and name, field by field, managed fields included.
 func (u *user) fields() map[string]object {
 	u.Helper()
 	all := map[string]object{}
@@ -65,7 +66,7 @@ func managerOf(m metav1.ManagedFieldsEntry) string {
 	return strings.Join(slices.DeleteFunc([]string{m.Manager, string(m.Operation), m.Subresource}, func(s string) bool { return s == "" }), " ")
 }
 
-// flatten adds the fields of a value by their paths. An empty one is a field, too.
+// flatten adds the fields of a value by their paths. An empty value is a field, too.
 func flatten(to object, path string, value any) {
 	switch value := value.(type) {
 	case map[string]any:
@@ -87,7 +88,7 @@ func flatten(to object, path string, value any) {
 	}
 }
 
-// changed says of each object that is not as it was before which fields differ, when controllers have come to rest.
+// changed returns which fields of which objects differ from before, once controllers have come to rest.
 func (u *user) changed(before map[string]object) []string {
 	u.Helper()
 	for deadline := time.Now().Add(settle); ; <-time.After(time.Second) {

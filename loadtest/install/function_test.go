@@ -20,14 +20,15 @@ import (
 
 const domain = "box.test"
 
-// function is a Knative Service of the load test, how much the inputs of its requests grow by, and its namespace if that is another.
+// function is a Knative Service of the load test, with how much the inputs of its requests grow each time, and its namespace if that
+// is another.
 type function struct {
 	name string
 	step int
 	in   string
 }
 
-// load is one request after the other to each of some functions.
+// load sends one request after the other to each of some functions.
 type load struct {
 	cancel context.CancelFunc
 	done   sync.WaitGroup
@@ -105,7 +106,7 @@ func (u *user) deploy(manifest string) {
 	u.sh("kubectl -n " + namespace + " apply -f " + path)
 }
 
-// direct goes past any proxy: what it asks is on this machine.
+// direct uses no proxy, because what it asks is on this machine.
 var direct = &http.Client{Transport: &http.Transport{}}
 
 func (f function) send(ctx context.Context, url string, size int) error {
@@ -131,7 +132,7 @@ func (f function) send(ctx context.Context, url string, size int) error {
 	return nil
 }
 
-// prose is size bytes that compress as text does: what functions send on takes its time.
+// prose returns size bytes that compress like text, so that functions take their time to send them on.
 func prose(size int) []byte {
 	var body bytes.Buffer
 	for n := 0; body.Len() < size; n++ {
@@ -146,7 +147,7 @@ func (l *load) stop() (answered, failed int) {
 	return l.answered, l.failed
 }
 
-// awaitStatus waits until status says of a function of a namespace that it is learned, and what of it could be lent or borrowed.
+// awaitStatus waits until status says that a function of a namespace is learned, and what it could lend or borrow.
 func (u *user) awaitStatus(namespace string) {
 	u.Helper()
 	u.until(5*time.Minute, "figures of the function", func() error {

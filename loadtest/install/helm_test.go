@@ -13,8 +13,8 @@ import (
 
 var helmPath = flag.String("helm", "", "the box's Helm")
 
-// The chart does what the files do, and its hooks are in the right order: Helm is through with the installation when
-// the activator is Libra's, and with the removal when nothing is.
+// The chart does what the files do, and its hooks run in the right order: Helm finishes the installation when the
+// activator is Libra's, and the removal when nothing is.
 func TestChartInstallsUpgradesAndRemoves(t *testing.T) {
 	began := time.Now()
 	u := newUser(t)
@@ -56,7 +56,7 @@ func TestChartInstallsUpgradesAndRemoves(t *testing.T) {
 	}
 }
 
-// path is where commands are looked for.
+// path returns the folders in which commands are looked for.
 func (u *user) path() string {
 	path := ""
 	for _, variable := range u.env {

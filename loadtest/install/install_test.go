@@ -1,7 +1,7 @@
 //go:build install
 
-// Package install has a stranger's way with a release: from a registry, by the commands of docs/install.md, on a
-// cluster with stock Knative, and off again.
+// Package install does with a release what a stranger would: it installs the release from a registry, by the commands of
+// docs/install.md, on a cluster with stock Knative, and removes it again.
 package install
 
 import (
@@ -45,7 +45,7 @@ const (
 	commandTimeout = 10 * time.Minute
 
 	namespace   = "shop"
-	compression = "compression" // takes more CPU than its limit
+	compression = "compression" // wants more CPU than its limit
 )
 
 // user types commands in the folder of a release.
@@ -58,7 +58,8 @@ type user struct {
 	took   map[string]float64
 }
 
-// The cluster has no Prometheus, with -without kserve no KServe either, and with -ingress kourier Kourier in place of Istio.
+// The cluster has no Prometheus. With -without kserve it has no KServe either, and with -ingress kourier it has Kourier
+// instead of Istio.
 func TestAStrangerInstallsSeesAndRemoves(t *testing.T) {
 	began := time.Now()
 	u := newUser(t)
@@ -120,7 +121,7 @@ func newUser(t *testing.T) *user {
 		t.Fatal(err)
 	}
 	bin := t.TempDir()
-	if err := os.Symlink(*kubelitePath, filepath.Join(bin, "kubectl")); err != nil { // it becomes what it is called as
+	if err := os.Symlink(*kubelitePath, filepath.Join(bin, "kubectl")); err != nil { // its name selects the command
 		t.Fatal(err)
 	}
 	build := exec.Command("go", "build", "-o", filepath.Join(bin, "kubectl-libra"), "./pkg/kubectl/cmd/kubectl-libra")
@@ -142,7 +143,7 @@ func (u *user) step(what string, do func()) {
 	u.Logf("%s: %.0f s", what, u.took[what])
 }
 
-// release makes the release of a tree of the repository by that tree's own programs, with its images at a registry.
+// release makes the release of a tree of the repository with that tree's own programs, and its images at a registry.
 func (u *user) release(at, tree, version string) {
 	u.Helper()
 	u.run(tree, "make", "bin/box", "bin/dist")
@@ -180,7 +181,7 @@ func (u *user) run(tree, program string, args ...string) {
 	}
 }
 
-// types the commands that docs/install.md has after a mark.
+// types types the commands that docs/install.md has after a mark.
 func (u *user) types(mark string) {
 	u.Helper()
 	for _, command := range u.marked(mark) {
@@ -188,7 +189,7 @@ func (u *user) types(mark string) {
 	}
 }
 
-// marked are the commands that docs/install.md has after a mark.
+// marked returns the commands that docs/install.md has after a mark.
 func (u *user) marked(mark string) (commands []string) {
 	u.Helper()
 	text, err := os.ReadFile(page)
@@ -227,7 +228,7 @@ func (u *user) try(command string) (string, error) {
 	return out.String(), err
 }
 
-// until repeats a check, every second, until it has nothing to say.
+// until repeats a check every second, until it returns no error.
 func (u *user) until(limit time.Duration, what string, check func() error) {
 	u.Helper()
 	for deadline := time.Now().Add(limit); ; {
@@ -255,13 +256,14 @@ func (u *user) awaitRemoved() {
 	})
 }
 
-// files are those of Libra's on the node, which is this machine. The folder is a mount point that goes when the node boots.
+// files returns Libra's files on the node, which is this machine. Their folder is a mount point that goes when the node
+// boots.
 func (u *user) files() []string {
 	found, err := filepath.Glob("/run/libra-agent/*")
 	if err != nil {
 		u.Fatal(err)
 	}
-	return append([]string{}, found...) // none are an empty list in results.json
+	return append([]string{}, found...) // so that none is an empty list in results.json
 }
 
 // write writes results into the folder of the test.

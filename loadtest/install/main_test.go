@@ -50,7 +50,7 @@ func (u *user) released() {
 	}
 }
 
-// image is the reference of an image of the release.
+// image returns the reference of an image of the release.
 func (u *user) image(name string) string {
 	u.Helper()
 	text, err := os.ReadFile(filepath.Join(u.dist, "images.json"))
@@ -64,7 +64,7 @@ func (u *user) image(name string) string {
 	return images[name]
 }
 
-// record adds figures to results.json, which other tests add theirs to.
+// record adds figures to results.json, to which other tests add theirs.
 func (u *user) record(figures map[string]any) {
 	u.Helper()
 	path := filepath.Join(*outPath, "results.json")

@@ -17,16 +17,16 @@ import (
 
 const noticed = 2 * time.Minute
 
-// finding is one of `kubectl libra check`.
+// finding is a finding of `kubectl libra check`.
 type finding struct {
 	Severity, Check, Message, Remedy string
 	Object                           struct{ Kind, Namespace, Name string }
 }
 
-// findings are all that the check finds.
+// findings returns all that the check finds.
 func (u *user) findings() []finding {
 	u.Helper()
-	out, err := u.try("kubectl libra check --all-namespaces -o json 2>/dev/null") // it fails when there is an error among them
+	out, err := u.try("kubectl libra check --all-namespaces -o json 2>/dev/null") // it fails if an error is among them
 	var report struct{ Findings []finding }
 	if wrong := json.Unmarshal([]byte(out), &report); wrong != nil {
 		u.Fatalf("kubectl libra check: %v, %v: %s", err, wrong, out)
@@ -34,8 +34,8 @@ func (u *user) findings() []finding {
 	return report.Findings
 }
 
-// noticesStock waits until the check and the alert's expression tell of a stock activator in the place of Libra's, and over
-// until they do not any more.
+// noticesStock waits until the check and the alert's expression report a stock activator in the place of Libra's. over
+// waits until they no longer do.
 func (u *user) noticesStock() (over func()) {
 	u.Helper()
 	p := u.startPrometheus()
@@ -53,7 +53,7 @@ func (u *user) noticesStock() (over func()) {
 	}
 }
 
-// activatorAgain is the remedy for a stock activator, which docs/upgrade-knative.md has, too.
+// activatorAgain is the remedy for a stock activator. docs/upgrade-knative.md has it, too.
 const activatorAgain = "kubectl -n libra-system delete job libra-activator-install --ignore-not-found && kubectl apply --server-side -f " + activatorFile
 
 func (u *user) runsJobAgain() {
@@ -62,7 +62,7 @@ func (u *user) runsJobAgain() {
 	u.sh("kubectl -n libra-system wait --for=condition=complete --timeout=5m job/libra-activator-install")
 }
 
-// has is an error unless a finding of a check with a remedy is there, or is not.
+// has returns an error unless there is a finding of a check with a remedy or, without want, there is none.
 func (u *user) has(severity, check, remedy string, want bool) error {
 	u.Helper()
 	for _, f := range u.findings() {
@@ -99,7 +99,7 @@ func holds(u *user, p *prometheus.Server, expression string, want bool) error {
 	return err
 }
 
-// alertExpression is that of an alert of dashboards/prometheus.
+// alertExpression returns the expression of an alert in dashboards/prometheus.
 func alertExpression(u *user, alert string) string {
 	u.Helper()
 	text, err := os.ReadFile(filepath.Join(root, "dashboards/prometheus/health.yaml"))

@@ -17,10 +17,10 @@ import (
 // passing are the kinds whose objects come and go by themselves.
 var passing = []string{
 	"ControllerRevision", "Endpoints", "EndpointSlice", "Event", "Lease", "Pod", "PodMetrics", "ReplicaSet",
-	"IPAddress", // of Services, under names that are given anew
+	"IPAddress", // of Services, each time under new names
 }
 
-// each visits all objects of the cluster, by resource, but for those that are passing.
+// each visits all objects of the cluster, by resource, except those of passing kinds.
 func (u *user) each(visit func(name string, o unstructured.Unstructured)) {
 	u.Helper()
 	lists, err := discovery.NewDiscoveryClientForConfigOrDie(u.config).ServerPreferredResources()
@@ -48,7 +48,7 @@ func (u *user) each(visit func(name string, o unstructured.Unstructured)) {
 	}
 }
 
-// objects are all of the cluster, with who manages their fields.
+// objects returns all objects of the cluster, with the managers of their fields.
 func (u *user) objects() map[string]string {
 	u.Helper()
 	all := map[string]string{}
@@ -62,7 +62,7 @@ func (u *user) objects() map[string]string {
 	return all
 }
 
-// left are the objects that were not there before, and those that have other managers.
+// left returns the objects that were not there before, and those with other managers.
 func left(before, after map[string]string) (found []string) {
 	for _, name := range slices.Sorted(maps.Keys(after)) {
 		was, there := before[name]

@@ -11,16 +11,16 @@ import (
 	"time"
 )
 
-const broken = "broken" // what the namespaces of functions that are so begin with
+const broken = "broken" // begins the names of namespaces with broken functions
 
-// precondition is one that is broken on the cluster, and what the check is to say of it.
+// precondition is a precondition to break on the cluster, and what the check must say about it.
 type precondition struct {
 	name                            string
 	breaks, mends                   string
 	severity, check, object, remedy string
 }
 
-// preconditions are those that can be broken on the box without another one.
+// preconditions has those that can be broken on the box without breaking another one.
 var preconditions = []precondition{
 	{
 		"limits of queue-proxy", configures("config-deployment", `"queue-sidecar-cpu-limit":"1"`), configures("config-deployment", `"queue-sidecar-cpu-limit":null`),
@@ -64,7 +64,7 @@ var preconditions = []precondition{
 }
 
 const (
-	// A namespace with Knative's pods takes minutes to go. Each function has another.
+	// A namespace with Knative's pods takes minutes to go, so each function has another.
 	unserved   = `kubectl -n $NAMESPACE delete ksvc broken && kubectl delete namespace $NAMESPACE --wait=false`
 	applied    = `kubectl apply --server-side --force-conflicts -f libra.yaml`
 	stockImage = `kubectl -n knative-serving get deployment activator -o jsonpath='{.metadata.annotations.libra\.dev/stock-image}'`
@@ -74,7 +74,8 @@ func configures(configMap, data string) string {
 	return fmt.Sprintf(`kubectl -n knative-serving patch configmap %s --type merge -p '{"data":{%s}}'`, configMap, data)
 }
 
-// serves makes a function without one of the things that Libra needs, in a namespace with a source. Its image is that of a sample.
+// serves returns commands that make a function without one of the things that Libra needs, in a namespace with a source. Its image
+// is that of a sample.
 func serves(source, without string) string {
 	annotations := map[string]string{"autoscaling.knative.dev/target-burst-capacity": "-1"}
 	concurrency, limits := 1, `{"cpu":"100m","memory":"64Mi"}`
@@ -102,7 +103,7 @@ func serves(source, without string) string {
 			`{"image":"'"$IMAGE"'","resources":{"requests":{"cpu":"10m","memory":"16Mi"},"limits":%s}}]}}}}'`, strings.Join(of, ","), concurrency, limits)
 }
 
-// TestBrokenPreconditionsAreNamed breaks what Libra needs, one thing at a time, and has `kubectl libra check` name each with what to
+// TestBrokenPreconditionsAreNamed breaks what Libra needs, one thing at a time. `kubectl libra check` must name each, with what to
 // type about it.
 func TestBrokenPreconditionsAreNamed(t *testing.T) {
 	u := newUser(t)
@@ -151,7 +152,7 @@ func TestBrokenPreconditionsAreNamed(t *testing.T) {
 	}
 }
 
-// matching is the finding of a precondition, if there is one.
+// matching returns the finding of a precondition, or nil.
 func (u *user) matching(p precondition) *finding {
 	u.Helper()
 	for _, f := range u.findings() {

@@ -22,8 +22,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// serveRegistry is the address of a registry on loopback, which a container runtime takes without TLS: on this machine's,
-// and on that of the box's node, which has a network of its own.
+// serveRegistry returns the address of a registry on loopback, where container runtimes accept it without TLS: on this
+// machine's loopback, and on that of the box's node, which has a network of its own.
 func serveRegistry(t *testing.T) string {
 	t.Helper()
 	address, stop := startRegistry(t, t.TempDir())
@@ -31,7 +31,7 @@ func serveRegistry(t *testing.T) string {
 	return address
 }
 
-// startRegistry starts such a registry, which has its blobs in a folder.
+// startRegistry starts such a registry, which keeps its blobs in a folder.
 func startRegistry(t *testing.T, blobs string) (address string, stop func()) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -51,7 +51,8 @@ func startRegistry(t *testing.T, blobs string) (address string, stop func()) {
 	return listener.Addr().String(), func() { server.Close() } //nolint:errcheck // the test is over
 }
 
-// listenOnNode makes a socket in the network of the node's container runtime. A socket stays where it was made.
+// listenOnNode makes a socket in the network of the node's container runtime. A socket stays in the network that it was
+// made in.
 func listenOnNode(t *testing.T, address string) (listener net.Listener, err error) {
 	t.Helper()
 	status, err := exec.CommandContext(t.Context(), *boxPath, "status").Output()
@@ -70,7 +71,7 @@ func listenOnNode(t *testing.T, address string) (listener net.Listener, err erro
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		runtime.LockOSThread() // and never unlocked: the thread ends with this
+		runtime.LockOSThread() // never unlocked: the thread ends with this goroutine
 		if err = unix.Setns(int(network.Fd()), unix.CLONE_NEWNET); err == nil {
 			listener, err = net.Listen("tcp", address)
 		}
@@ -79,7 +80,7 @@ func listenOnNode(t *testing.T, address string) (listener net.Listener, err erro
 	return listener, err
 }
 
-// pushTar pushes the only image of a tar, and is its reference by digest.
+// pushTar pushes the only image of a tar, and returns its reference by digest.
 func pushTar(t *testing.T, path, repository string) string {
 	t.Helper()
 	image, err := tarball.ImageFromPath(path, nil)

@@ -11,12 +11,12 @@ import (
 	"testing"
 )
 
-// TestReleasesAreTheSame makes the images of a release for all architectures twice, with nothing in common but the sources and
-// what Go and pip have downloaded. It needs no box. A program for another architecture than its image's fails either.
+// TestReleasesAreTheSame makes the images of a release for all architectures twice. Both share only the sources and what Go
+// and pip have downloaded. It needs no box. Each release fails if a program is for another architecture than its image.
 func TestReleasesAreTheSame(t *testing.T) {
 	u := &user{T: t, took: map[string]float64{}}
 	u.run(root, "make", "bin/box")
-	// What an earlier run has there may be of other code.
+	// An earlier run may have left the cache of other code.
 	cache := filepath.Join(*outPath, "same", "cache")
 	if err := os.RemoveAll(cache); err != nil {
 		t.Fatal(err)

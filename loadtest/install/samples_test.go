@@ -14,8 +14,8 @@ const samples = "libra-samples"
 
 var failedOfURL = regexp.MustCompile(`(?m)^http\S+: \d+ requests were answered, (\d+) failed$`)
 
-// failedOfJob is how many requests of the samples' own load have failed until now: it waits for the next report, of all of
-// them, which comes once a minute.
+// failedOfJob returns how many requests of the samples' own load have failed so far. It waits for the next report on all
+// functions, which comes once a minute.
 func (u *user) failedOfJob() (failed int) {
 	u.Helper()
 	reports := func() [][]string {

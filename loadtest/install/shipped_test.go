@@ -32,8 +32,8 @@ import (
 
 const (
 	stall = "stall"          // its functions have ceilings; those of the shop lend to one another
-	loans = 15 * time.Second // within which one is made where the node has CPU for it
-	whole = time.Minute      // from the deletion of libra.yaml until nothing of it is in a pod
+	loans = 15 * time.Second // within which a loan is made, if the node has the CPU for it
+	whole = time.Minute      // from the deletion of libra.yaml until no trace of it is in a pod
 
 	uninstallFile = "libra-uninstall.yaml"
 	kserveFile    = "libra-predictor-kserve.yaml"
@@ -44,8 +44,8 @@ const (
 	prometheusOperator = "github.com/prometheus-operator/prometheus-operator@v0.85.0"
 )
 
-// TestNothingShippedBreaksKnative has files of a release deleted from under functions that lend and borrow: each from a whole
-// installation, and all of them in some orders.
+// TestNothingShippedBreaksKnative deletes files of a release while functions lend and borrow: each file from a whole installation,
+// and all of them in some orders.
 func TestNothingShippedBreaksKnative(t *testing.T) {
 	began := time.Now()
 	u := newUser(t)
@@ -60,7 +60,7 @@ func TestNothingShippedBreaksKnative(t *testing.T) {
 		u.step("without "+file, func() {
 			wait := ""
 			if file == samplesFile {
-				wait = " --wait=false" // Knative takes minutes to end their pods, and others go on with deleting meanwhile
+				wait = " --wait=false" // Knative takes minutes to end their pods, and others go on deleting meanwhile
 			}
 			u.sh("kubectl delete --ignore-not-found --timeout=3m -f " + file + wait)
 			if file == "libra.yaml" {
@@ -129,8 +129,8 @@ func TestNothingShippedBreaksKnative(t *testing.T) {
 	})
 }
 
-// shipped are the files of the release with one of the predictors, in the order in which they are applied. The one that
-// takes Libra off is applied at the end, and deletes itself.
+// shipped returns the files of the release with one of the predictors, in the order in which they are applied. The file that takes
+// Libra off is applied at the end, and deletes itself.
 func (u *user) shipped(predictor string) (files []string) {
 	u.Helper()
 	found, err := filepath.Glob(filepath.Join(u.dist, "*.yaml"))
@@ -149,7 +149,7 @@ func (u *user) shipped(predictor string) (files []string) {
 	return append(first, files...)
 }
 
-// installs applies all files, whatever of them is there.
+// installs applies all files, whether or not they are applied already.
 func (u *user) installs(predictor string) {
 	u.Helper()
 	for _, file := range u.shipped(predictor) {
@@ -160,7 +160,7 @@ func (u *user) installs(predictor string) {
 			}
 		}
 		if file == "libra-check.yaml" {
-			u.sh("kubectl delete --ignore-not-found -f " + file) // its Job has looked, and cannot be changed
+			u.sh("kubectl delete --ignore-not-found -f " + file) // its Job has run, and cannot be changed
 		}
 		u.sh("kubectl apply --server-side -f " + file)
 	}
@@ -170,8 +170,8 @@ func (u *user) installs(predictor string) {
 	u.sh(`kubectl -n libra-system patch configmap config-libra --type merge -p '{"data":{"mode":"full"}}'`)
 }
 
-// startBorrowing has the functions of the samples in two namespaces, in the mode full: in one with the source owners, in the
-// other with ceilings. Their load is this test's.
+// startBorrowing deploys the functions of the samples in two namespaces, in mode full: in one with source owners, in the other
+// with ceilings. This test sends their load.
 func (u *user) startBorrowing() *load {
 	u.Helper()
 	text, err := os.ReadFile(filepath.Join(u.dist, samplesFile))
@@ -190,8 +190,8 @@ func (u *user) startBorrowing() *load {
 			}
 		}
 		u.applies(others, map[string]string{samples: in})
-		// Look-ups of its name, in functions with requests of 10m, have timed out while a release was installed on all the CPU
-		// that the node has.
+		// Look-ups of the store's name by functions with requests of 10m have timed out while a release was installed with all the
+		// CPU of the node.
 		store := u.sh("kubectl -n " + in + " get service store -o jsonpath={.spec.clusterIP}")
 		u.applies(functions, map[string]string{"http://store": "http://" + store, "libra.dev/mode: observe": "libra.dev/mode: full", "cpu: 50m": "cpu: 10m", samples: in})
 		u.sh("kubectl label --overwrite namespace " + in + " " + api.SourceLabel + "=" + string(source))
@@ -204,7 +204,7 @@ func (u *user) startBorrowing() *load {
 	return u.send(functions...)
 }
 
-// applies applies documents of a file, each text that is a key in them replaced.
+// applies applies documents of a file, after it has replaced the keys of replaced in them by their values.
 func (u *user) applies(documents []string, replaced map[string]string) {
 	u.Helper()
 	text := strings.Join(documents, "\n---\n")
@@ -227,8 +227,8 @@ func (l *load) failures() int {
 	return l.failed
 }
 
-// awaitCeilings waits until the functions of the stall have ceilings, and says whether something was lent in the shop meanwhile or
-// soon after: on a machine that others keep busy nothing is.
+// awaitCeilings waits until the functions of the stall have ceilings, and reports whether something was lent in the shop meanwhile
+// or soon after. Nothing is on a machine that others keep busy.
 func (u *user) awaitCeilings() (lent bool) {
 	u.Helper()
 	u.until(learned, "ceilings of "+stall, func() error {
@@ -309,7 +309,7 @@ func (u *user) awaitWhole() {
 	u.Logf("all pods are whole after %.1f s", time.Since(began).Seconds())
 }
 
-// activatorWatch looks all the time whether an activator is ready.
+// activatorWatch watches all the time whether an activator is ready.
 type activatorWatch struct {
 	cancel context.CancelFunc
 	done   sync.WaitGroup
@@ -348,7 +348,7 @@ func (u *user) watchActivators() *activatorWatch {
 	return w
 }
 
-// missed is when no activator was ready, or nil.
+// missed returns an error that says when no activator was ready, or nil.
 func (w *activatorWatch) missed() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -364,7 +364,7 @@ func (w *activatorWatch) stop() error {
 	return w.err
 }
 
-// definesMonitors has the cluster know the kinds of the Prometheus operator, which does not run.
+// definesMonitors defines the kinds of the Prometheus operator on the cluster. The operator does not run.
 func (u *user) definesMonitors() {
 	u.Helper()
 	out, err := exec.CommandContext(u.Context(), "go", "mod", "download", "-json", prometheusOperator).Output()

@@ -28,18 +28,18 @@ const (
 	drained = 3 * time.Minute // an activator drains for most of a minute
 )
 
-// upgradeResults are out/upgrade-test/results.json.
+// upgradeResults is the content of out/upgrade-test/results.json.
 type upgradeResults struct {
 	Seconds        map[string]float64 `json:"seconds"`
 	ResumedSeconds map[string]float64 `json:"resumed_seconds"`
 	Requests       int                `json:"requests"`
 	FailedRequests int                `json:"failed_requests"`
-	// ObjectsChanged are those that are other ones after the way back than before the upgrade.
+	// ObjectsChanged has the objects that differ after the way back from before the upgrade.
 	ObjectsChanged []string `json:"objects_changed"`
 }
 
-// TestUpgradeAndBack has a cluster whose functions lend under load go from the release of another commit to this one's, by the
-// commands of docs/install.md, and back.
+// TestUpgradeAndBack takes a cluster whose functions lend under load from another commit's release to this one's and back,
+// by the commands of docs/install.md.
 func TestUpgradeAndBack(t *testing.T) {
 	ours := newUser(t)
 	base := ours.in("base")
@@ -78,13 +78,13 @@ func TestUpgradeAndBack(t *testing.T) {
 	}
 }
 
-// in is the user with the release in another folder.
+// in returns the user with the release in another folder.
 func (u user) in(folder string) *user {
 	u.dist = filepath.Join(*outPath, folder)
 	return &u
 }
 
-// activators are the IDs of their containers.
+// activators returns the IDs of the activators' containers.
 func (u *user) activators() (ids []string) {
 	u.Helper()
 	var pods corev1.PodList
@@ -122,7 +122,7 @@ func (u *user) awaitEnd(ids []string) {
 	}
 }
 
-// lends waits until something is lent to the borrower, and is for how long.
+// lends waits until something is lent to the borrower, and returns how long that took.
 func (u *user) lends(most time.Duration) time.Duration {
 	u.Helper()
 	took, lent := u.loan(most)
@@ -136,8 +136,8 @@ func (u *user) lends(most time.Duration) time.Duration {
 	return took
 }
 
-// loan waits until the borrower's cgroup comes to have more CPU than its owner configured. The CPU that it has at first may be
-// left from before.
+// loan waits until the borrower's cgroup changes to more CPU than its owner configured. More CPU from the beginning does not
+// count: it may be left from before.
 func (u *user) loan(most time.Duration) (took time.Duration, lent bool) {
 	u.Helper()
 	from := time.Now()

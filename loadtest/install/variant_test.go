@@ -21,16 +21,17 @@ var (
 	ingress = flag.String("ingress", "istio", "Knative's ingress on the box: istio or kourier")
 )
 
-// gateways are the Services through which requests come from outside, by the ingress.
+// gateways has the Service through which requests come from outside, by ingress.
 var gateways = map[string]client.ObjectKey{
 	"istio":   {Namespace: "istio-system", Name: "knative-gateway-istio"},
 	"kourier": {Namespace: "kourier-system", Name: "kourier"},
 }
 
-// moved is how long the report of what was borrowed may take: it is a mean over minutes, and written every ten seconds.
+// moved is how long the report may take to show what was borrowed: it is a mean over minutes, and written every ten
+// seconds.
 const moved = 2 * time.Minute
 
-// variant is what the results call the cluster.
+// variant returns the name of the cluster in the results.
 func variant() string {
 	if *without == "" {
 		return *ingress
@@ -38,7 +39,7 @@ func variant() string {
 	return *ingress + " without " + *without
 }
 
-// gatewayURL is where the ingress that is there takes requests.
+// gatewayURL returns the URL at which the cluster's ingress takes requests.
 func (u *user) gatewayURL() string {
 	u.Helper()
 	var gateway corev1.Service
@@ -64,7 +65,7 @@ func (u *user) typesInstall() {
 	}
 }
 
-// inPlaceOf puts the only other command in the place of the one that names a file.
+// inPlaceOf replaces the command that names a file by the only other command.
 func inPlaceOf(u *user, commands []string, file string, other []string) (all []string) {
 	u.Helper()
 	if len(other) != 1 {
@@ -84,7 +85,7 @@ func inPlaceOf(u *user, commands []string, file string, other []string) (all []s
 	return all
 }
 
-// lacks fails the test unless the cluster lacks what the variant and every box do without.
+// lacks fails the test unless the cluster lacks everything that the variant and every box do without.
 func (u *user) lacks() {
 	u.Helper()
 	groups := []string{"monitoring.coreos.com"} // of the Prometheus Operator
@@ -108,7 +109,7 @@ func (u *user) lacks() {
 	}
 }
 
-// awaitBorrowed waits until the report of the functions has CPU that they used beyond their limits.
+// awaitBorrowed waits until the report of the functions shows CPU that they used beyond their limits.
 func (u *user) awaitBorrowed() {
 	u.Helper()
 	const command = "kubectl -n " + samples + " get functionreport functions -o jsonpath='{.status.total.borrowed.cpu}'"

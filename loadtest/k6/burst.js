@@ -1,6 +1,6 @@
-// Sends BURSTS times SIZE requests at the same moment, EVERY so often, and
-// nothing in between: the first requests of a schedule, in its order, again from
-// its start when it is over. docs/loadtest.md lists the variables.
+// Sends BURSTS bursts of SIZE requests at once, one burst every EVERY, and
+// nothing in between. Requests are in the schedule's order, and start over at
+// its end. docs/loadtest.md lists the variables.
 import { load } from './lib/load.js';
 import { schedule } from './lib/schedule.js';
 import { integer, milliseconds } from './lib/settings.js';
@@ -17,7 +17,7 @@ const test = load({
     return { entry: schedule[i % schedule.length], atMs: burst * everyMs, part: burst + 1 };
   },
   parts: bursts,
-  // The next burst is due while the last one may still be answered.
+  // The previous burst may still be in flight when the next one is due.
   vus: 2 * size,
 });
 

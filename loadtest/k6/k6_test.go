@@ -1,4 +1,4 @@
-// Package k6 tests the scripts with a real k6 against servers of its own.
+// Package k6 tests the scripts with a real k6 against its own servers.
 package k6
 
 import (
@@ -21,11 +21,11 @@ import (
 	"time"
 )
 
-// runTimeout is for a k6 that hangs, on any machine.
+// runTimeout kills a k6 that hangs. It is long enough for any machine.
 const runTimeout = 3 * time.Minute
 
-// binary builds k6 as the box does, in the version that the box has, unless it
-// is in the cache of either.
+// binary returns the path of a k6 of the box's version: from the box's cache,
+// from the tests' own, or newly built as the box builds it.
 var binary = sync.OnceValues(func() (string, error) {
 	versions, err := os.ReadFile("../box/versions/versions.go")
 	if err != nil {
@@ -58,7 +58,8 @@ var binary = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	defer os.RemoveAll(dir)
-	// Without a version of Go, what others' dependencies require would count too.
+	// Without a Go version the module graph is not pruned, and the requirements
+	// of dependencies' dependencies would count, too.
 	module := fmt.Sprintf("module throwaway\n\ngo %s\n\nrequire go.k6.io/k6 %s\n", strings.TrimPrefix(runtime.Version(), "go"), version)
 	if err := os.WriteFile(filepath.Join(dir, "go.mod"), []byte(module), 0o644); err != nil {
 		return "", err
@@ -72,7 +73,7 @@ var binary = sync.OnceValues(func() (string, error) {
 	return filepath.Join(own, "k6"), os.Rename(filepath.Join(dir, "k6"), filepath.Join(own, "k6"))
 })
 
-// entry is one request of a schedule, and what its answer must say.
+// entry is one request of a schedule and its expected answer.
 type entry struct {
 	N         int              `json:"n"`
 	AtMS      int64            `json:"at_ms"`
@@ -91,11 +92,11 @@ type received struct {
 	body                     []byte
 }
 
-// server is the functions: it answers with a body's size and checksum, unless
-// the test has it answer something else.
+// server stands in for all functions: it answers with a body's size and
+// checksum, unless the test makes it answer something else.
 type server struct {
 	*httptest.Server
-	// answer may answer the request number n itself; else it returns false.
+	// answer may answer request n itself; otherwise it returns false.
 	answer func(n int, r received, w http.ResponseWriter) bool
 
 	mu  sync.Mutex
@@ -130,7 +131,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// figures and summary are what a script's summary says.
+// figures and summary are the fields of a script's summary.
 type figures struct {
 	Sent, Failed, Wrong, Late int
 	Response                  *struct {
@@ -157,19 +158,19 @@ type summary struct {
 	Drift *struct{ P50, P99 float64 }
 }
 
-// outcome is what became of a run of k6.
+// outcome is the result of a k6 run.
 type outcome struct {
 	summary
-	code   int // that k6 ended with
+	code   int // k6's exit code
 	output string
 }
 
-// corpus is what bodies are cut from.
+// corpus is the data that bodies are cut from.
 var corpus = bytes.Repeat([]byte("0123456789abcdefghijklmnopqrstuvwxyz\x00\xff"), 4000)
 
-// run runs a script. The environment is what it gets beside schedule, corpus and
-// gateway; an empty value takes one of them away. Unless it says otherwise, no
-// machine is so slow that a send is late.
+// run runs a script. env adds to the settings, which include schedule, corpus
+// and gateway, or overrides them; an empty value removes a setting. Unless env
+// sets LATE_MS, no machine is so slow that a send is late.
 func (s *server) run(t *testing.T, script string, schedule []entry, env map[string]string) outcome {
 	t.Helper()
 	k6, err := binary()
@@ -181,7 +182,7 @@ func (s *server) run(t *testing.T, script string, schedule []entry, env map[stri
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	// Relative to the folder that k6 is started in, as a person types it.
+	// Relative to the folder in which k6 starts, as a person types them.
 	for name, content := range map[string][]byte{"schedule.json": plan, "corpus.bin": corpus} {
 		if err := os.WriteFile(filepath.Join(dir, name), content, 0o644); err != nil {
 			t.Fatal(err)
@@ -226,7 +227,8 @@ func (s *server) run(t *testing.T, script string, schedule []entry, env map[stri
 	return o
 }
 
-// environment is this process' without what would change what k6 does.
+// environment returns this process' environment without variables that would
+// affect k6.
 func environment() []string {
 	var env []string
 	for _, v := range os.Environ() {
@@ -238,7 +240,7 @@ func environment() []string {
 	return env
 }
 
-// ids are the requests' IDs in the order of their arrival.
+// ids returns the requests' IDs in the order of their arrival.
 func (s *server) ids() []string {
 	var ids []string
 	for _, r := range s.got {
@@ -247,14 +249,14 @@ func (s *server) ids() []string {
 	return ids
 }
 
-// cut is a request for a piece of the corpus.
+// cut returns a request whose body is a piece of the corpus.
 func cut(n int, atMS int64, function, class string, offset, size int) entry {
 	return entry{N: n, AtMS: atMS, Function: function, SizeClass: class, Size: size, Offset: offset, Expect: map[string]int64{
 		"bytes": int64(size), "crc32": int64(crc32.ChecksumIEEE(corpus[offset : offset+size])),
 	}}
 }
 
-// inline is a request with its body in the schedule.
+// inline returns a request whose body is in the schedule.
 func inline(n int, atMS int64, function, body string) entry {
 	return entry{N: n, AtMS: atMS, Function: function, SizeClass: "any", Size: len(body), Body: body, Expect: map[string]int64{
 		"bytes": int64(len(body)), "crc32": int64(crc32.ChecksumIEEE([]byte(body))),

@@ -1,5 +1,5 @@
-// Replays a schedule as an open loop: each request is sent when it is due,
-// whatever became of those before it. docs/loadtest.md lists the variables.
+// Replays a schedule as an open loop: sends each request when it is due,
+// regardless of the ones before it. docs/loadtest.md lists the variables.
 import { load } from './lib/load.js';
 import { schedule } from './lib/schedule.js';
 
@@ -7,7 +7,7 @@ const test = load({
   name: 'replay',
   count: schedule.length,
   request: (i) => ({ entry: schedule[i], atMs: schedule[i].at_ms }),
-  // One more request in flight would be sent late, and counted so.
+  // A request beyond these in flight is sent late, and counts as late.
   vus: 64,
 });
 

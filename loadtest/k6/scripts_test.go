@@ -22,7 +22,7 @@ var mixed = []entry{
 
 func TestReplaySendsTheSchedule(t *testing.T) {
 	s := newServer(t)
-	// One request at a time: their order is the schedule's.
+	// One request at a time, so that they arrive in the schedule's order.
 	o := s.run(t, "replay.js", mixed, map[string]string{"VUS": "1", "RUN": "r1"})
 	if o.code != 0 || !o.Passed || len(o.Broken) != 0 {
 		t.Fatalf("k6 ended with %d, broken: %v\n%s", o.code, o.Broken, o.output)
@@ -64,7 +64,7 @@ func TestReplaySendsTheSchedule(t *testing.T) {
 	}
 }
 
-// A request that is not answered keeps none after it from being sent.
+// An unanswered request must not delay the requests after it.
 func TestReplayIsAnOpenLoop(t *testing.T) {
 	s := newServer(t)
 	all := make(chan struct{})
@@ -84,12 +84,12 @@ func TestReplayCountsLateSends(t *testing.T) {
 	s := newServer(t)
 	s.answer = func(n int, _ received, _ http.ResponseWriter) bool {
 		if n == 0 {
-			time.Sleep(2 * time.Second) // a slow answer, with one request in flight at most
+			time.Sleep(2 * time.Second) // a slow answer; the script has at most one request in flight
 		}
 		return false
 	}
 	o := s.run(t, "replay.js", mixed, map[string]string{"VUS": "1", "LATE_MS": "1000"})
-	// The first may be late too, on a machine that is slow enough.
+	// On a slow machine the first may be late, too.
 	if o.Late < 4 || o.Sent != 5 || o.LateMS.Max < 1900 {
 		t.Errorf("%d late sends of %d, at most %v ms; want at least 4 and 1900 ms", o.Late, o.Sent, o.LateMS.Max)
 	}
@@ -217,7 +217,7 @@ func TestSmokeSendsEachFunctionItsSmallest(t *testing.T) {
 
 func TestSoakRepeatsTheSchedule(t *testing.T) {
 	s := newServer(t)
-	// A round takes 1.25 s: in 2 s, all of it and what is due in the first 0.75 s.
+	// A round takes 1.25 s: 2 s hold one and the first 0.75 s of the next.
 	schedule := []entry{
 		cut(0, 0, "uploader", "small", 0, 1000), cut(1, 300, "uploader", "small", 0, 1001),
 		cut(2, 600, "uploader", "small", 0, 1002), cut(3, 900, "uploader", "small", 0, 1003), cut(4, 1000, "uploader", "small", 0, 1004),
@@ -248,7 +248,7 @@ func TestSoakRepeatsTheSchedule(t *testing.T) {
 
 func TestBurstSendsAllAtOnce(t *testing.T) {
 	s := newServer(t)
-	// No request of a burst is answered before all of it has come.
+	// The server answers no request of a burst before the whole burst has arrived.
 	var mu sync.Mutex
 	gates := []chan struct{}{make(chan struct{}), make(chan struct{})}
 	s.answer = func(n int, _ received, _ http.ResponseWriter) bool {
@@ -273,7 +273,7 @@ func TestBurstSendsAllAtOnce(t *testing.T) {
 	if len(o.Parts) != 2 {
 		t.Errorf("%d parts, want 2", len(o.Parts))
 	}
-	// 14 requests of a schedule of five: the first four come three times.
+	// 14 requests of a schedule of five: the first four are sent three times.
 	sent := map[string]int{}
 	for _, r := range s.got {
 		sent[r.function]++

@@ -1,6 +1,6 @@
-// Replays a schedule over and over for DURATION, and sets the last quarter's
-// response times against the first's: what leaks, fills up or drifts shows there.
-// docs/loadtest.md lists the variables.
+// Replays a schedule over and over for DURATION, and compares the last quarter's
+// response times with the first's, which shows leaks, drift and anything that
+// fills up. docs/loadtest.md lists the variables.
 import { SharedArray } from 'k6/data';
 import { load } from './lib/load.js';
 import { schedule } from './lib/schedule.js';
@@ -9,7 +9,7 @@ import { milliseconds } from './lib/settings.js';
 const quarters = 4;
 const durationMs = milliseconds('DURATION', '30m');
 const n = schedule.length;
-// A round ends a mean distance after its last request.
+// A round ends one mean interval after its last request.
 const roundMs = Math.max(1000, Math.ceil((schedule[n - 1].at_ms * n) / Math.max(1, n - 1)));
 const [inLast] = new SharedArray('the last round', () => [
   schedule.filter((entry) => entry.at_ms < durationMs % roundMs).length,

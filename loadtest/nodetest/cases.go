@@ -19,35 +19,35 @@ import (
 )
 
 const (
-	// forceLimit is how long it may take until loans are in force on an emulated machine, and
-	// attemptLimit until those are that begin at one time.
+	// forceLimit is how long loans may take to be in force on an emulated machine, and attemptLimit
+	// how long one attempt at them may take.
 	forceLimit   = 2 * time.Minute
 	attemptLimit = 40 * time.Second
-	// wholeWithin is how long after a fault and the end of loans all must be whole again, and
-	// wholeLimit how long that is waited for, to say how long it took.
+	// wholeWithin is how long everything may take to be whole again after a fault and the end of
+	// loans. wholeLimit is how long to wait for that, to see how long it took.
 	wholeWithin = 10 * time.Second
 	wholeLimit  = time.Minute
 	memoryLimit = 3 * time.Minute
-	// lasts is how long a load goes on after a fault.
+	// lasts is how long load continues after a fault.
 	lasts = 10 * time.Second
 )
 
-// nodeCase is something that is done to a node with loans in force.
+// nodeCase is something done to a node while loans are in force.
 type nodeCase struct {
 	name string
-	// fault does it, and mend, which may be nil, undoes it before all is to be whole.
+	// fault does it. mend, which may be nil, undoes it before everything must be whole.
 	fault func(ctx context.Context, g *guest) (mend func(context.Context) error, err error)
-	// alone is done in place of a fault, and without loans that are in force before.
+	// alone replaces fault. No loans are in force before it.
 	alone func(ctx context.Context, g *guest) (outcome, error)
 	// stops are the functions whose container the case itself stops.
 	stops []function
-	// failures says that requests in flight may fail.
+	// failures means that requests in flight may fail.
 	failures bool
-	// unmended says that all is to be whole before what was done is undone.
+	// unmended means that everything must also be whole before mend.
 	unmended bool
 }
 
-// nodeCases are in the order in which they are made; the reboot is the last.
+// nodeCases has the cases in the order in which they run; the reboot is the last.
 var nodeCases = []nodeCase{
 	{name: "nothing", fault: nothing},
 	{name: "systemd reloads its units", fault: commands([]string{"systemctl", "daemon-reload"})},
@@ -63,7 +63,7 @@ var nodeCases = []nodeCase{
 	{name: "reboot", fault: reboot, stops: functions, failures: true},
 }
 
-// outcome is what became of a case.
+// outcome is the result of a case.
 type outcome struct {
 	Case       string  `json:"case"`
 	Failed     string  `json:"failed,omitempty"` // why, or empty
@@ -100,7 +100,8 @@ func (g *guest) cases(ctx context.Context, only []string) error {
 	return nil
 }
 
-// report tells whoever has made the machine, which may be stopped before all cases are made.
+// report prints an outcome for the program that started the machine, which may be stopped before
+// all cases have run.
 func (g *guest) report(o outcome) error {
 	data, err := json.Marshal(o)
 	if err == nil {
@@ -117,10 +118,10 @@ func (g *guest) save() error {
 	return os.WriteFile(statePath, data, 0o600)
 }
 
-// try makes one case.
+// try runs one case.
 func (g *guest) try(ctx context.Context, c nodeCase) (o outcome, err error) {
-	if g.state.Rebooting { // the second half of that case
-		// The kernel counts anew.
+	if g.state.Rebooting { // the second half of the reboot case
+		// The kernel's count starts from 0 again.
 		if o.OOMKills, err = oomKills(); err != nil {
 			return o, err
 		}
@@ -163,9 +164,8 @@ func (g *guest) try(ctx context.Context, c nodeCase) (o outcome, err error) {
 		err = errors.Join(err, fmt.Errorf("%d requests failed, the first: %w", len(l.failed), l.failed[0]))
 	}
 	err = errors.Join(err, g.judge(ctx, &o, wholeWithin))
-	// More memory than that harms nobody, and what is not used any more goes back in its time. Of a
-	// container that was started again the kubelet does not know for minutes what it uses, and so
-	// lowers no limit.
+	// More memory than that harms nobody, and unused memory goes back in time. For minutes after a
+	// container has restarted, the kubelet does not know how much it uses, and so lowers no limit.
 	if len(c.stops) == 0 {
 		err = errors.Join(err, g.eventually(ctx, "the memory that all are owed", memoryLimit, g.memoryBack))
 	}
@@ -175,7 +175,7 @@ func (g *guest) try(ctx context.Context, c nodeCase) (o outcome, err error) {
 	return o, errors.Join(err, killsErr, unharmed(o))
 }
 
-// countRestarts counts those of containers that the case does not stop.
+// countRestarts counts the restarts of containers that the case does not stop.
 func (g *guest) countRestarts(c nodeCase, before map[string]running, o *outcome) {
 	for _, f := range functions {
 		if !slices.Contains(c.stops, f) {
@@ -184,7 +184,7 @@ func (g *guest) countRestarts(c nodeCase, before map[string]running, o *outcome)
 	}
 }
 
-// judge waits until all are whole, and is an error when that takes longer than within; 0 sets no
+// judge waits until all are whole, and returns an error if that takes longer than within. 0 sets no
 // bound but wholeLimit, for a machine that has just booted.
 func (g *guest) judge(ctx context.Context, o *outcome, within time.Duration) error {
 	began := time.Now()
@@ -199,7 +199,7 @@ func (g *guest) judge(ctx context.Context, o *outcome, within time.Duration) err
 	return nil
 }
 
-// unharmed is an error when something was killed or has restarted.
+// unharmed returns an error if a process was OOM-killed or a container restarted.
 func unharmed(o outcome) error {
 	var errs []error
 	if o.OOMKills > 0 {
@@ -211,7 +211,7 @@ func unharmed(o outcome) error {
 	return errors.Join(errs...)
 }
 
-// raised is an error unless every loan is in force.
+// raised returns an error unless every loan is in force.
 func (g *guest) raised() error {
 	of := func(f function) (api.Resources, error) { return g.running[f.key()].scope.limits() }
 	lends, err := of(donor)
@@ -239,7 +239,8 @@ func (g *guest) raised() error {
 	return nil
 }
 
-// inForce is an error unless every loan is in force and used, and weights are by what is predicted.
+// inForce returns an error unless every loan is in force and used, and a weight differs from the
+// kubelet's.
 func (g *guest) inForce() error {
 	used, err := g.running[borrower.key()].scope.memory()
 	if err != nil {
@@ -261,7 +262,7 @@ func (g *guest) inForce() error {
 	return errors.New("no weight differs from the kubelet's")
 }
 
-// memoryBack is an error while a container has more memory than it is owed.
+// memoryBack returns an error while a container has more memory than it is owed.
 func (g *guest) memoryBack(context.Context) error {
 	for _, f := range functions {
 		limits, err := g.running[f.key()].scope.limits()
@@ -275,8 +276,8 @@ func (g *guest) memoryBack(context.Context) error {
 	return nil
 }
 
-// whole is an error unless every container has what it is owed: of CPU just that, or under source
-// node its ceiling and the kubelet's weight, and of memory no less.
+// whole returns an error unless every container has the kubelet's weight and what it is owed: of
+// CPU exactly that, or under source node at least that; of memory at least that.
 func (g *guest) whole(ctx context.Context) error {
 	if err := g.functionsRun(ctx); err != nil {
 		return err
@@ -305,7 +306,7 @@ func (g *guest) whole(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// limits is what is in force, for people.
+// limits describes the limits and weights in force.
 func (g *guest) limits() (text string) {
 	for _, f := range functions {
 		limits, _ := g.running[f.key()].scope.limits()
@@ -330,8 +331,8 @@ func commands(all ...[]string) fault {
 	}
 }
 
-// takeCPU has the static CPU manager give a CPU to one container alone, so that it writes the
-// cpuset of all others, and the runtime all else that it knows of them.
+// takeCPU has the static CPU manager give a CPU to one container alone. The manager then writes the
+// cpuset of all others, and the runtime writes everything else that it knows of them.
 func takeCPU(ctx context.Context, g *guest) (func(context.Context) error, error) {
 	const namespace, name = "default", "guaranteed"
 	own := api.Resources{CPUMilli: 1000, MemoryBytes: 32 * mebibyte}.List()
@@ -362,7 +363,7 @@ func takeCPU(ctx context.Context, g *guest) (func(context.Context) error, error)
 	})
 }
 
-// resizeAsAnother does what a vertical autoscaler does to the borrower's CPU.
+// resizeAsAnother resizes the borrower's CPU, as a vertical autoscaler would.
 func resizeAsAnother(ctx context.Context, g *guest) (func(context.Context) error, error) {
 	set := func(ctx context.Context, milli int64) error {
 		patch := fmt.Appendf(nil, `{"spec": {"containers": [{"name": %q, "resources": {"limits": {"cpu": "%dm"}}}]}}`, api.UserContainer, milli)
@@ -384,8 +385,8 @@ func pauseAgent(ctx context.Context, g *guest) (func(context.Context) error, err
 	return func(context.Context) error { return agent.signal(syscall.SIGCONT) }, nil
 }
 
-// loseAgent stops the agent, which the kubelet kills when it is to be gone, and lets none come
-// back before all is whole.
+// loseAgent stops the agent's processes, which the kubelet then kills, and lets no agent come back
+// before everything is whole.
 func loseAgent(ctx context.Context, g *guest) (func(context.Context) error, error) {
 	agent, err := g.agentScope(ctx)
 	if err != nil {
@@ -419,7 +420,7 @@ func swapOn(ctx context.Context, g *guest) (func(context.Context) error, error) 
 	return func(ctx context.Context) error { return command(ctx, "swapoff", file) }, err
 }
 
-// failProbe lets the borrower answer nobody, until the kubelet restarts its container.
+// failProbe keeps the borrower from answering, until the kubelet restarts its container.
 func failProbe(ctx context.Context, g *guest) (func(context.Context) error, error) {
 	before := g.running[borrower.key()]
 	if err := before.scope.signal(syscall.SIGSTOP); err != nil {
@@ -436,7 +437,7 @@ func failProbe(ctx context.Context, g *guest) (func(context.Context) error, erro
 	})
 }
 
-// reboot does not return: the test goes on when the machine is up again.
+// reboot does not return: the test continues once the machine is up again.
 func reboot(ctx context.Context, g *guest) (func(context.Context) error, error) {
 	g.state.Rebooting = true
 	if err := g.save(); err != nil {

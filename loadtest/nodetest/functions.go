@@ -29,11 +29,12 @@ type function struct {
 	owed            api.Resources
 }
 
-// key names its pod as the pool does.
+// key returns the pool's name for its pod.
 func (f function) key() string { return f.namespace + "/" + f.name }
 
-// functions are, of each source, one that lends and one that borrows. One thread is not enough for a
-// probe to have the donor take back what it lends, on a machine as slow as an emulated one.
+// functions has one that lends and one that borrows, under each source. The donor has more than one
+// thread can use, so that a probe does not make it take back what it lends, even on a machine as
+// slow as an emulated one.
 var (
 	donor    = function{namespace: "of-owners", name: "donor", owed: owed(1500)}
 	borrower = function{namespace: "of-owners", name: "borrower", owed: owed(300)}
@@ -90,14 +91,14 @@ func (f function) pod(image string, of *servingv1.Revision) *corev1.Pod {
 			TerminationGracePeriodSeconds: &grace,
 			Containers: []corev1.Container{
 				user,
-				// What is not limited, as Knative's sidecar.
+				// Without limits, like Knative's sidecar.
 				{Name: api.QueueProxyContainer, Image: pauseImage, Resources: corev1.ResourceRequirements{Requests: api.Resources{CPUMilli: 25}.List()}},
 			},
 		},
 	}
 }
 
-// deploy makes the functions, and returns when they run.
+// deploy creates the functions, and returns when they run.
 func (g *guest) deploy(ctx context.Context) error {
 	image := g.images[holdImage]
 	for namespace, source := range map[string]api.Source{donor.namespace: api.SourceOwners, first.namespace: api.SourceNode} {
@@ -105,7 +106,7 @@ func (g *guest) deploy(ctx context.Context) error {
 		if _, err := g.kube.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil {
 			return err
 		}
-		// A namespace has its account a moment later than itself.
+		// A namespace gets its ServiceAccount a moment after it is created.
 		if err := g.eventually(ctx, "the account of namespace "+namespace, upLimit, func(ctx context.Context) error {
 			_, err := g.kube.CoreV1().ServiceAccounts(namespace).Get(ctx, "default", metav1.GetOptions{})
 			return err
@@ -125,7 +126,7 @@ func (g *guest) deploy(ctx context.Context) error {
 	return g.eventually(ctx, "the functions", 3*time.Minute, g.functionsRun)
 }
 
-// functionsRun is an error unless all functions are ready. It finds their cgroups anew.
+// functionsRun returns an error unless all functions are ready. It looks up their cgroups again.
 func (g *guest) functionsRun(ctx context.Context) error {
 	for _, f := range functions {
 		pod, err := g.kube.CoreV1().Pods(f.namespace).Get(ctx, f.name, metav1.GetOptions{})
@@ -155,7 +156,7 @@ func userStatus(pod *corev1.Pod) *corev1.ContainerStatus {
 	return nil
 }
 
-// running is what is known of a function that runs.
+// running is the state of a function that runs.
 type running struct {
 	scope    scope
 	ip       string
@@ -163,7 +164,7 @@ type running struct {
 	weight   int64 // that the kubelet gave its pod
 }
 
-// call has a function hold so many mebibytes for a time.
+// call has the function at ip hold mib mebibytes for as long as last.
 func call(ctx context.Context, ip string, mib int, last time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, last+30*time.Second)
 	defer cancel()

@@ -24,9 +24,9 @@ import (
 )
 
 const (
-	// What the machine finds beside this program.
+	// optDir has the files that the machine gets along with this program.
 	optDir = "/opt/libra"
-	// statePath is what outlives a reboot.
+	// statePath is the file that survives a reboot.
 	statePath = "/var/lib/node-test.json"
 
 	pauseImage     = "dev.local/pause:1"
@@ -49,10 +49,10 @@ type guest struct {
 	state   state
 }
 
-// state is what the test knows of its cases, on disk.
+// state is what the test knows about its cases, on disk.
 type state struct {
 	Outcomes []outcome `json:"outcomes"`
-	// Rebooting is the case that the machine was rebooted in.
+	// Rebooting means that the machine was rebooted in the middle of a case.
 	Rebooting bool `json:"rebooting"`
 }
 
@@ -70,7 +70,7 @@ func newGuest() *cobra.Command {
 				g.say("ended early: %v", err)
 				g.tell()
 			}
-			// Whoever waits for the machine waits for this.
+			// The program that waits for the machine waits for this.
 			return errors.Join(err, exec.Command("systemctl", "poweroff", "--no-block").Run())
 		},
 	}
@@ -141,7 +141,7 @@ func (g *guest) connect(ctx context.Context) error {
 	})
 }
 
-// install turns Libra on, and puts the functions on the cluster.
+// install turns Libra on and deploys the functions.
 func (g *guest) install(ctx context.Context) error {
 	patch := []byte(`{"data": {"mode": "full"}}`)
 	if _, err := g.kube.CoreV1().ConfigMaps(libraNamespace).Patch(ctx, "config-libra", types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
@@ -185,7 +185,7 @@ func (g *guest) libraRuns(ctx context.Context) error {
 	})
 }
 
-// agentScope is the cgroup of the agent that is ready.
+// agentScope returns the cgroup of the ready agent.
 func (g *guest) agentScope(ctx context.Context) (scope, error) {
 	pods, err := g.kube.CoreV1().Pods(agentNamespace).List(ctx, metav1.ListOptions{LabelSelector: "app=libra-agent"})
 	if err != nil {
@@ -201,7 +201,8 @@ func (g *guest) agentScope(ctx context.Context) (scope, error) {
 	return scope{}, errors.New("the agent is not ready")
 }
 
-// noteWeights takes it that all pods have the weights that the kubelet gave them.
+// noteWeights records the weights of all pods, as those that the kubelet
+// gave them.
 func (g *guest) noteWeights() error {
 	for key, r := range g.running {
 		weight, err := r.scope.weight()
@@ -214,7 +215,7 @@ func (g *guest) noteWeights() error {
 	return nil
 }
 
-// eventually waits, for as long as limit, until something is no error any more.
+// eventually retries do until it returns no error, for as long as limit.
 func (g *guest) eventually(ctx context.Context, what string, limit time.Duration, do func(context.Context) error) error {
 	began, said := time.Now(), time.Now()
 	var last error
@@ -231,7 +232,7 @@ func (g *guest) eventually(ctx context.Context, what string, limit time.Duration
 	return nil
 }
 
-// tell prints what explains a failure.
+// tell prints what may explain a failure.
 func (g *guest) tell() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()

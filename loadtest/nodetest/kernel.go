@@ -38,7 +38,7 @@ func findScope(id string) (scope, error) {
 	return scope{found}, nil
 }
 
-// within are the scope and the cgroups that a runtime may have made in it.
+// within returns the folders of the scope and of the cgroups that a runtime may have made in it.
 func (s scope) within() (dirs []string) {
 	_ = filepath.WalkDir(s.dir, func(path string, entry fs.DirEntry, err error) error {
 		if err == nil && entry.IsDir() {
@@ -49,8 +49,8 @@ func (s scope) within() (dirs []string) {
 	return dirs
 }
 
-// limits are those that bind the container's processes: the least of the scope and of what is in
-// it. None is 0.
+// limits returns the limits that bind the container's processes: the lowest ones of the scope
+// and of the cgroups in it. 0 means no limit.
 func (s scope) limits() (api.Resources, error) {
 	var least api.Resources
 	for _, dir := range s.within() {
@@ -78,7 +78,7 @@ func (s scope) limits() (api.Resources, error) {
 	return least, nil
 }
 
-// lower is the lower of two limits, of which 0 is none.
+// lower returns the lower of two limits, of which 0 means none.
 func lower(a, b int64) int64 {
 	if a == 0 || b == 0 {
 		return max(a, b)
@@ -88,7 +88,7 @@ func lower(a, b int64) int64 {
 
 func (s scope) memory() (int64, error) { return readNumber(filepath.Join(s.dir, "memory.current")) }
 
-// weight is that of the container's pod.
+// weight returns the CPU weight of the container's pod.
 func (s scope) weight() (int64, error) {
 	return readNumber(filepath.Join(filepath.Dir(s.dir), "cpu.weight"))
 }
@@ -118,7 +118,7 @@ func (s scope) signal(sig syscall.Signal) error {
 	return nil
 }
 
-// readNumber reads a file with a number, or with "max" for none, which is 0.
+// readNumber reads a file with a number. It returns 0 for "max", which means none.
 func readNumber(path string) (int64, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -147,8 +147,7 @@ func readCPUMax(path string) (quota, period int64, err error) {
 	return quota, period, err
 }
 
-// oomKills is how many processes the kernel has killed for want of memory since it booted, of
-// whatever cgroup.
+// oomKills returns how many processes the kernel has OOM-killed since it booted, in any cgroup.
 func oomKills() (int64, error) {
 	data, err := os.ReadFile("/proc/vmstat")
 	if err != nil {
@@ -162,7 +161,7 @@ func oomKills() (int64, error) {
 	return 0, errors.New("/proc/vmstat has no line oom_kill")
 }
 
-// cpus are the CPUs that the container may run on.
+// cpus returns the CPUs that the container may run on.
 func (s scope) cpus() (string, error) {
 	data, err := os.ReadFile(filepath.Join(s.dir, "cpuset.cpus.effective"))
 	return strings.TrimSpace(string(data)), err

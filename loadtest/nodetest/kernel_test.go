@@ -8,7 +8,7 @@ import (
 	"libra.dev/libra/pkg/api"
 )
 
-// What binds is the least of what the runtime has set anywhere.
+// The lowest limit set anywhere by the runtime binds.
 func TestLimits(t *testing.T) {
 	files := map[string]string{
 		"cpu.max": "max 100000\n", "memory.max": "max\n", "memory.high": "max\n",

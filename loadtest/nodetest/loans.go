@@ -17,19 +17,19 @@ const (
 	renewEvery = time.Second
 
 	lentMilli = 200
-	// needsMiB is 1.5 times what a function is owed of memory, and borrowedMemory what it borrows.
+	// needsMiB is 1.5 times the memory that a function is owed. borrowedMemory is what it borrows.
 	needsMiB       = 144
 	borrowedMemory = 96 * mebibyte
 )
 
-// invocations are those that are in flight while loans are in force: a donor of CPU, one that
-// borrows that and needs more memory than its limit, and of two that compete for what the node has
-// one that is predicted to be over at once, and one that is not.
+// invocations returns those that are in flight while loans are in force: a donor of CPU, a
+// borrower of that CPU which also needs more memory than its limit, and two that compete for the
+// node's CPU, of which one is predicted to be quick.
 func invocations(n int) []pool.Invocation {
 	begin := func(f function, surplus, want api.Resources) pool.Invocation {
 		return pool.Invocation{
-			// A function of its own: on an emulated machine a probe may need what is lent, and the
-			// safeguard lets a function rest for a while then.
+			// Each has a function of its own: on an emulated machine a probe may need what is
+			// lent, and then the safeguard suspends the function.
 			ID: fmt.Sprintf("%s-%d", f.name, n), Function: fmt.Sprintf("%s-%d", f.key(), n), Pod: f.key(), Domain: f.namespace, Owner: owner,
 			Size: api.UnknownSize, Allocation: f.owed, Duration: 10 * time.Minute, Surplus: surplus, Want: want,
 		}
@@ -47,8 +47,8 @@ func invocations(n int) []pool.Invocation {
 	return all
 }
 
-// load is the invocations in flight, as an activator has them, and requests that use what they
-// borrow, one at a time in each function.
+// load has invocations in flight, as an activator would, and sends requests that use what is
+// borrowed, one at a time to each function.
 type load struct {
 	pools  *pool.Redis
 	begun  []pool.Invocation
@@ -60,8 +60,8 @@ type load struct {
 	failed   []error
 }
 
-// startLoad begins the invocations, and requests of those that use what they get. A donor that has
-// taken back what it lends does not lend it again: then all begin anew.
+// startLoad begins the invocations, and then the requests that use what these get. A donor that
+// has taken back what it lends does not lend it again: then startLoad begins all anew.
 func (g *guest) startLoad(ctx context.Context) (*load, error) {
 	for began := time.Now(); ; {
 		g.loads++
@@ -70,7 +70,7 @@ func (g *guest) startLoad(ctx context.Context) (*load, error) {
 		going, l.cancel = context.WithCancel(ctx)
 		err := l.begin(going)
 		if err == nil {
-			// How soon a limit of memory rises is another test's.
+			// Another test measures how soon a memory limit rises.
 			err = g.eventually(going, "limits above what is owed", attemptLimit, func(context.Context) error { return g.raised() })
 		}
 		if err == nil {
@@ -85,7 +85,7 @@ func (g *guest) startLoad(ctx context.Context) (*load, error) {
 	}
 }
 
-// begin begins the invocations, and keeps them.
+// begin begins the invocations and keeps renewing them.
 func (l *load) begin(ctx context.Context) error {
 	l.renew(ctx)
 	for _, inv := range l.begun {
@@ -99,7 +99,7 @@ func (l *load) begin(ctx context.Context) error {
 	return nil
 }
 
-// renew keeps the invocations for as long as the load is.
+// renew renews the invocations until the context ends.
 func (l *load) renew(ctx context.Context) {
 	l.done.Go(func() {
 		tick := time.NewTicker(renewEvery)
@@ -109,20 +109,20 @@ func (l *load) renew(ctx context.Context) {
 			case <-ctx.Done():
 				return
 			case <-tick.C:
-				// What a lease loses counts as what is not in force.
+				// A lease that expires shows as loans that are not in force.
 				_ = l.pools.Renew(ctx, nodeName, owner)
 			}
 		}
 	})
 }
 
-// request sends to the functions, one request at a time to each, until the load is stopped.
+// request sends requests to the functions, one at a time to each, until the load is stopped.
 func (l *load) request(ctx context.Context, g *guest) {
 	for f, mib := range map[function]int{borrower: needsMiB, second: 8} {
 		ip := g.running[f.key()].ip
 		l.done.Go(func() {
 			for ctx.Err() == nil {
-				// One that has begun is let to its end.
+				// A request that has begun runs to its end.
 				err := call(context.WithoutCancel(ctx), ip, mib, 4*time.Second)
 				l.note(f, err)
 				if err != nil {
@@ -133,7 +133,7 @@ func (l *load) request(ctx context.Context, g *guest) {
 	}
 }
 
-// note takes in what became of a request.
+// note records the outcome of a request.
 func (l *load) note(f function, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -144,7 +144,7 @@ func (l *load) note(f function, err error) {
 	l.failed = append(l.failed, fmt.Errorf("%s: %w", f.key(), err))
 }
 
-// stop lets the requests in flight end, ends the invocations, and returns when both have.
+// stop waits for the requests in flight, and then ends the invocations.
 func (l *load) stop(ctx context.Context) error {
 	l.cancel()
 	l.done.Wait()
@@ -159,7 +159,7 @@ func (l *load) stop(ctx context.Context) error {
 	return nil
 }
 
-// retry does something until it works, for some time.
+// retry calls do until it succeeds, for as long as limit.
 func retry(ctx context.Context, limit time.Duration, do func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -176,7 +176,7 @@ func retry(ctx context.Context, limit time.Duration, do func(context.Context) er
 	}
 }
 
-// backOff waits, and says whether the context still is.
+// backOff waits, and reports whether the context is still live.
 func backOff(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-ctx.Done():

@@ -1,7 +1,7 @@
-// Command node-test shows that Libra keeps its word on nodes as users have them: emulated
-// machines with systemd, cgroup v2, containerd 2 and a kubelet of each of two releases. On each
-// it has loans in force and a load that uses them, and then does to the node what its owner, its
-// other managers and bad luck do.
+// Command node-test tests that Libra keeps its word on nodes like those of users: emulated
+// machines with systemd, cgroup v2, containerd 2 and a kubelet of each of two releases. On each,
+// it puts loans in force under load that uses them, and then does to the node what its owner,
+// its other managers and bad luck do.
 package main
 
 import (

@@ -16,15 +16,15 @@ import (
 )
 
 const (
-	// beyondEach is how many requests that need more memory than their function's limit each
-	// function gets: 200 in all, one at a time, because they compute, and the emulated API server
-	// needs seconds for a patch when they leave it no CPU.
+	// beyondEach is how many requests each function gets that need more memory than its limit: 200
+	// in all. They go one at a time, because they compute, and an emulated API server without CPU
+	// needs seconds for a patch.
 	beyondEach = 50
 	beyondLast = time.Second
 )
 
 // memoryBeyond has a function that did not opt in need half as much again as its memory limit, which
-// kills it, and then those that did, of which nothing is predicted: none of them may be killed.
+// kills it. Then those that opted in need the same without a prediction: none of them may be killed.
 func memoryBeyond(ctx context.Context, g *guest) (o outcome, err error) {
 	if err := g.killStock(ctx); err != nil {
 		return o, err
@@ -55,7 +55,7 @@ func memoryBeyond(ctx context.Context, g *guest) (o outcome, err error) {
 	return o, errors.Join(err, killsErr, unharmed(o))
 }
 
-// tellOfMemory prints how limits of memory change, until the context ends.
+// tellOfMemory prints how memory limits change, until the context ends.
 func (g *guest) tellOfMemory(ctx context.Context) {
 	last := map[function]int64{}
 	for backOff(ctx, 50*time.Millisecond) {
@@ -72,8 +72,8 @@ func (g *guest) tellOfMemory(ctx context.Context) {
 	}
 }
 
-// beyond sends a function a request that needs more than its limit, and tells the pool of it as an
-// activator does which does not know that.
+// beyond sends a function a request that needs more than its limit, and begins it in the pool as an
+// activator would that does not know.
 func (l *load) beyond(ctx context.Context, f function, i int, ip string) error {
 	inv := pool.Invocation{
 		ID: fmt.Sprintf("beyond-%s-%d", f.name, i), Function: f.key(), Pod: f.key(), Domain: f.namespace, Owner: owner,
@@ -87,7 +87,8 @@ func (l *load) beyond(ctx context.Context, f function, i int, ip string) error {
 	return errors.Join(err, endErr)
 }
 
-// killStock has a function that did not opt in need as much, and is an error unless that kills it.
+// killStock has a function that did not opt in need as much. It returns an error unless that kills
+// it.
 func (g *guest) killStock(ctx context.Context) error {
 	stock := function{namespace: first.namespace, name: "stock", owed: first.owed}
 	grace := int64(0)

@@ -12,7 +12,7 @@ import (
 	"text/tabwriter"
 )
 
-// results are of all cases on all machines.
+// results sums up all cases on all machines.
 type results struct {
 	Cases        int      `json:"cases"`
 	Failed       int      `json:"failed"`
@@ -38,7 +38,7 @@ func resultsOf(found map[string][]outcome) results {
 	return r
 }
 
-// write writes the results to a file, and each case for people.
+// write writes the results to a file, and prints all cases.
 func (r results) write(out io.Writer, path string, found map[string][]outcome) error {
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "kubelet\tcase\tOOM kills\trestarts\twhole after\tanswered\tnot\t")

@@ -16,13 +16,13 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// outcomeLine begins each line in which the machine says what became of a case.
+// outcomeLine begins each line in which the machine reports the outcome of a case.
 const outcomeLine = "outcome: "
 
 // node is a machine to test on.
 type node struct{ kubelet, runtime string }
 
-// nodes are of each kubelet one, of which one has the runtime that CRI-O has by default.
+// nodes has one node for each kubelet. One of them has the default runtime of CRI-O.
 var nodes = []node{{"1.36", "runc"}, {"1.35", "crun"}}
 
 func newRun() *cobra.Command {
@@ -90,7 +90,7 @@ func choose(kubelets []string) (chosen []node, err error) {
 	return chosen, nil
 }
 
-// onMachine runs a machine and returns what became of its cases. What it says otherwise goes to out.
+// onMachine runs a machine and returns the outcomes of its cases. Its other output goes to out.
 func onMachine(ctx context.Context, out io.Writer, box string, args []string) (outcomes []outcome, err error) {
 	cmd := exec.CommandContext(ctx, box, args...)
 	cmd.Stderr = out
@@ -118,7 +118,7 @@ func onMachine(ctx context.Context, out io.Writer, box string, args []string) (o
 	return outcomes, errors.Join(err, lines.Err(), cmd.Wait())
 }
 
-// complete is an error when a machine did not make all cases.
+// complete returns an error if a machine did not run all cases.
 func complete(found map[string][]outcome, on []node) error {
 	var errs []error
 	for _, n := range on {

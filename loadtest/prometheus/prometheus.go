@@ -31,19 +31,19 @@ const (
 	queryTimeout = 30 * time.Second
 )
 
-// ErrInvalid is of a query that Prometheus refuses.
+// ErrInvalid means that Prometheus refused a query.
 var ErrInvalid = errors.New("a query that is not valid")
 
-// Options are what a Server needs. All must be set.
+// Options configures a Server. All fields must be set.
 type Options struct {
 	Binary     string        // of Prometheus 3
 	Kubeconfig string        // of the cluster with the pods to scrape
-	Dir        string        // a folder for its configuration and its data, which loses what it had
-	Interval   time.Duration // of scrapes and evaluations of rules
+	Dir        string        // for configuration and data; Start empties it
+	Interval   time.Duration // between scrapes, and between evaluations of rules
 }
 
-// Server is a Prometheus that runs until it is stopped, or the process that started it
-// has gone.
+// Server is a Prometheus that runs until it is stopped, or until the process that started
+// it ends.
 type Server struct {
 	URL string
 
@@ -108,13 +108,12 @@ func (s *Server) awaitReady(ctx context.Context) error {
 	return nil
 }
 
-// newClient goes to the server itself, whatever proxy the environment names.
+// newClient returns a client that uses no proxy, whatever the environment says.
 func newClient() *http.Client {
 	return &http.Client{Timeout: queryTimeout, Transport: &http.Transport{}}
 }
 
-// Stop ends the server. An error of a server that did not end as it was told to has what
-// it printed.
+// Stop ends the server. If the server did not end cleanly, the error has what it printed.
 func (s *Server) Stop() error {
 	s.input.Close()
 	err := <-s.exited
@@ -124,8 +123,8 @@ func (s *Server) Stop() error {
 	return fmt.Errorf("server ended with %w, and said:\n%s", err, s.output.String())
 }
 
-// configure writes what a user would mount, but for the kubeconfig: this one does not run
-// in the cluster.
+// configure writes what a user would mount, and adds the kubeconfig, because this server
+// does not run in the cluster.
 func configure(o Options) error {
 	if err := os.RemoveAll(o.Dir); err != nil {
 		return err
@@ -176,14 +175,14 @@ func freeAddress() (string, error) {
 	return listener.Addr().String(), nil
 }
 
-// Sample is one series of an answer.
+// Sample is one series of a query's result.
 type Sample struct {
 	Labels map[string]string
 	Value  float64
 }
 
-// Query returns the samples of an expression now, but those that are not a number, of
-// which a panel shows nothing. The error of a refused one is an ErrInvalid.
+// Query returns the samples of an expression now, except those that are not a number,
+// which panels do not show. If Prometheus refuses the query, the error is an ErrInvalid.
 func (s *Server) Query(ctx context.Context, expr string) ([]Sample, error) {
 	var answer struct {
 		Result []struct {
@@ -208,7 +207,7 @@ func (s *Server) Query(ctx context.Context, expr string) ([]Sample, error) {
 	return samples, nil
 }
 
-// LabelValues are those of a label, in the series that a selector selects.
+// LabelValues returns the values of a label in the series that match a selector.
 func (s *Server) LabelValues(ctx context.Context, selector, label string) ([]string, error) {
 	var values []string
 	err := s.get(ctx, "/api/v1/label/"+label+"/values", url.Values{"match[]": {selector}}, &values)

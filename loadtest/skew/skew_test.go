@@ -1,6 +1,7 @@
 //go:build skew
 
-// Package skew has parts of two commits share a Redis, as in an upgrade and in a rollback.
+// Package skew tests parts of two commits that share a Redis, as in an upgrade and in a
+// rollback.
 package skew
 
 import (
@@ -33,15 +34,15 @@ var (
 
 const (
 	program  = "loadtest/skew/part"
-	together = 5 * time.Second // for so long activators of both run
+	together = 5 * time.Second // how long activators of both commits run at once
 	resumes  = 10 * time.Second
 	stops    = 10 * time.Second
 )
 
-// commit is one that parts are built of.
+// commit is a commit that parts are built from.
 type commit struct{ name, part string }
 
-// part is a process that runs.
+// part is a running process.
 type part struct {
 	t    *testing.T
 	name string
@@ -100,7 +101,7 @@ func TestSkew(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Commits of one version have one pool, and lend all the time.
+	// Commits with one version of the pool share one pool, and lend all the time.
 	if len(libraries) > 1 && shared > 0 {
 		t.Errorf("while activators of both had requests, %d loans were made", shared)
 	}
@@ -129,8 +130,8 @@ func record(t *testing.T, root, folder string, metrics map[string]float64) {
 	t.Logf("%v: %s", metrics, filepath.Join(dir, report.ResultsFile))
 }
 
-// borrowedBeside is how often something is borrowed of either while both run, once the pool is
-// closed whose agent has stopped.
+// borrowedBeside returns how many Begins of either borrow something while both run, after the
+// pool whose agent has stopped has closed.
 func borrowedBeside(a, b *part) int64 {
 	time.Sleep(pool.LeaseTTL + time.Second)
 	before := a.told().Borrowed + b.told().Borrowed
@@ -149,8 +150,8 @@ func git(t *testing.T, dir string, args ...string) string {
 	return strings.TrimSpace(string(output))
 }
 
-// buildOf builds the part of another commit, in a tree of its own. What the part does is this
-// tree's, and what it does it with is that one's.
+// buildOf builds the part in a tree of another commit: the part is this tree's, and the
+// packages that it uses are that commit's.
 func buildOf(t *testing.T, root, name string) commit {
 	t.Helper()
 	tree := treeOf(t, root, name)
@@ -213,7 +214,7 @@ func (p *part) told() told {
 	return p.now
 }
 
-// lends waits until something is borrowed again, and returns for how long.
+// lends waits until something is borrowed again, and returns how long that took.
 func (p *part) lends(most time.Duration) time.Duration {
 	p.t.Helper()
 	from, before := time.Now(), p.told().Borrowed
@@ -226,7 +227,7 @@ func (p *part) lends(most time.Duration) time.Duration {
 	return time.Since(from)
 }
 
-// stop ends the part as Kubernetes does.
+// stop ends the part as Kubernetes would.
 func (p *part) stop() {
 	p.t.Helper()
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {

@@ -19,12 +19,12 @@ type Source struct {
 
 // Load reads a day, or a part of one, in the format of the Azure Functions 2019
 // data set: invocations per function and minute, percentiles of durations per
-// function, and memory per app. Columns are found by their names. A function
-// that is in a file several times is one: its invocations are added up (a row
-// is one trigger), and of its durations those of most calls are taken. Functions
-// that were never called, or without usable durations, are left out and counted.
+// function, and memory per app. It finds columns by name. If a function is in a
+// file several times, Load adds up its invocations (a row is one trigger), and
+// takes the durations of the most calls. It leaves out and counts functions that
+// were never called or have no usable durations.
 //
-// It returns an error that names file, line and column when a file is not of
+// Load returns an error that names file, line and column if a file is not of
 // this format.
 func Load(invocations, durations, memory Source) (Trace, error) {
 	took, err := loadDurations(durations)
@@ -96,7 +96,7 @@ func loadInvocations(s Source) (Trace, error) {
 	return t, err
 }
 
-// durationsOf are percentiles with the number of calls they were taken of.
+// durationsOf has percentiles, and the number of calls that they are from.
 type durationsOf struct {
 	Durations
 	calls float64
@@ -181,7 +181,7 @@ func readHeader(s Source, wanted ...string) (*table, error) {
 	return t, nil
 }
 
-// minutes are the number of the first minute and the columns of all of them.
+// minutes returns the number of the first minute and the columns of all.
 func (t *table) minutes() (int, []int, error) {
 	first, columns := 0, []int(nil)
 	for i, name := range t.header {

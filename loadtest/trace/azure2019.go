@@ -1,24 +1,26 @@
 package trace
 
-// Azure2019 are the statistics of 100 functions of the Azure Functions 2019 trace
+// Azure2019 has the statistics of 100 functions of the Azure Functions 2019 trace
 // (Shahrad et al., Serverless in the Wild, ATC '20; CC-BY) over 480 minutes, as
 // sampled for the vHive load generator. `trace stats` printed them, with Measure,
-// of that slice; here they are rounded to three digits. What it has in words:
+// for that slice; here they are rounded to three digits. In words:
 //
 //   - 44 functions are called by timers, 36 by HTTP, 13 by queues, 7 by others.
-//     Timers and others differ in rate and regularity, and are two groups.
+//     Timers and others are two groups, because they differ in rate and
+//     regularity.
 //   - 25 functions are called less than once an hour, 81 less than once a minute,
-//     98 less than 60 times: the rate classes. The busiest one has 80 % of all
-//     339,657 calls, the second 8 %.
-//   - Calls that no clock makes come in bursts: their variance per minute is 3
-//     times their mean for the median of the 22 functions called often enough to
-//     tell, and 49 times for one in twenty.
+//     98 less than 60 times a minute: the rate classes. The busiest one has 80 %
+//     of all 339,657 calls, the second 8 %.
+//   - Calls that no clock makes come in bursts: for the median of the 22
+//     functions called often enough to tell, their variance per minute is 3 times
+//     their mean, and for one in twenty 49 times.
 //   - The median duration of a function is 0.3 s for the median of the timers,
-//     0.2 s of the others, and 15 s or more for one in twenty. Within a function,
-//     the 75th percentile is 1.9 times the 25th, the 99th 4.8 times the median.
+//     0.2 s for that of the others, and 15 s or more for one in twenty. Within a
+//     function, the 75th percentile is 1.9 times the 25th, and the 99th is 4.8
+//     times the median.
 //
-// A slice of 100 says little of the far tails; `trace stats` takes the statistics
-// of any part of the data set.
+// A slice of 100 says little about the far tails; `trace stats` computes the
+// statistics of any part of the data set.
 var Azure2019 = Stats{
 	Functions: 100,
 	Minutes:   480,

@@ -102,7 +102,7 @@ func TestLoadSaysWhatIsWrong(t *testing.T) {
 func TestDurationsAt(t *testing.T) {
 	d := Durations{0, 0, 0.5, 1, 2, 100, 1000}
 	for rank, want := range map[float64]float64{-1: 0, 0: 0, 0.25: 0.5, 0.5: 1, 1: 1000, 2: 1000,
-		// Half the way from 2 to 100 ms, on a scale of logarithms of ms + 1.
+		// Halfway from 2 to 100 ms, on a logarithmic scale of ms + 1.
 		0.87: math.Sqrt(3*101) - 1,
 	} {
 		if got := d.At(rank); math.Abs(got-want) > 1e-6 {

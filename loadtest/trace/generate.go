@@ -8,18 +8,18 @@ import (
 	"slices"
 )
 
-// Generate makes a trace of some functions and minutes that has the statistics s,
-// for those without the data set. A function's trigger, rate, dispersion, median
-// duration, spread and memory are drawn independently of each other:
+// Generate makes a trace of some functions and minutes with the statistics s, for
+// those without the data set. It draws a function's rate, dispersion, median
+// duration, spread and memory independently of each other:
 //
 //   - The rate is drawn from the group's rate classes, and within a class so that
-//     each doubling is as likely.
+//     each doubling is equally likely.
 //   - A timer calls at equal distances. Other calls come in batches at random
-//     times, their sizes geometric around the mean that gives the dispersion.
-//   - Durations have the drawn median and spread; the 0th and the 100th percentile
+//     times, with geometric sizes around the mean that gives the dispersion.
+//   - Durations have the drawn median and spread. The 0th and the 100th percentile
 //     are as far from the median as the 1st and the 99th, and half as far again.
 //
-// What it leaves out: the rhythm of day and week, and that apps' functions call
+// It leaves out the rhythm of day and week, and calls of an app's functions to
 // each other.
 func Generate(seed uint64, s Stats, functions, minutes int) (Trace, error) {
 	if functions < 1 || minutes < 1 {
@@ -45,7 +45,7 @@ func Generate(seed uint64, s Stats, functions, minutes int) (Trace, error) {
 			f.PerMinute = batches(rng, perMinute, group.Dispersion.at(rng.Float64()), minutes)
 		}
 		if f.total(0, minutes) == 0 {
-			// A trace has the functions that were called.
+			// A trace has only functions that were called.
 			f.PerMinute[rng.IntN(minutes)] = 1
 		}
 		f.Durations = spread(group.MedianMS.at(rng.Float64()), s.Middle.at(rng.Float64()), s.Tail.at(rng.Float64()))
@@ -92,7 +92,7 @@ func batches(rng *rand.Rand, perMinute, dispersion float64, minutes int) []int32
 	return calls
 }
 
-// geometric draws a number of 1 or more with a mean.
+// geometric draws a number of 1 or more, geometrically distributed with a mean.
 func geometric(rng *rand.Rand, mean float64) int {
 	if mean <= 1 {
 		return 1

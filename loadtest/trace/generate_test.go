@@ -20,8 +20,8 @@ func TestGenerateHasTheStatisticsItIsGiven(t *testing.T) {
 			t.Errorf("%s: %.3g, want %.3g ± %.2g", what, got, want, most)
 		}
 	}
-	// A quantity over orders of magnitude is near within a factor, but where it is
-	// next to nothing.
+	// alike compares quantities that spread over orders of magnitude: they may
+	// differ by a factor, except where they are next to nothing.
 	alike := func(what string, got, want, factor float64) {
 		t.Helper()
 		near(what+", log(1 + x)", math.Log1p(got), math.Log1p(want), math.Log(factor))
@@ -38,7 +38,7 @@ func TestGenerateHasTheStatisticsItIsGiven(t *testing.T) {
 			alike(g.name+": median duration", g.got.MedianMS[i], g.want.MedianMS[i], 1.5)
 		}
 	}
-	// A generated call is no more regular than chance, unless a timer's.
+	// Generated calls are no more regular than chance, except for timers.
 	near("timers: dispersion at its largest", got.Timers.Dispersion[6], 1, 0.3)
 	for _, i := range []int{3, 4} {
 		alike("others: dispersion", got.Others.Dispersion[i], Azure2019.Others.Dispersion[i], 1.5)

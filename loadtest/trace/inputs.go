@@ -15,8 +15,8 @@ import (
 // scale.
 type SizeClass string
 
-// The size classes. Any is that of the inputs of a function whose demand follows
-// their content.
+// The size classes. Any is for functions whose demand follows the content of
+// their inputs.
 const (
 	Small  SizeClass = "small"
 	Medium SizeClass = "medium"
@@ -34,29 +34,30 @@ func classOf(place float64) SizeClass {
 	return Large
 }
 
-// Entry is one request of a schedule, as k6 replays it: the demo's, and what
-// the results are told apart by.
+// Entry is one request of a schedule, as k6 replays it: the demo's request, and
+// the fields by which the results are told apart.
 type Entry struct {
 	schedule.Request
 	SizeClass SizeClass `json:"size_class"`
-	// Input is the number of the input. Entries with the same function and input
-	// send the same.
+	// Input is the number of the input. Entries with the same function and number
+	// send the same input.
 	Input int `json:"input"`
 }
 
-// Draw makes the input of a number, always the same.
+// Draw makes the input with a number, which always gives the same input.
 type Draw func(function string, number int) (inputs.Input, error)
 
-// maxInline is the largest body, in bytes, that is written into the schedule: k6
-// parses an entry before it sends it.
+// maxInline is the largest body, in bytes, that is written into the schedule,
+// because k6 parses an entry before it sends it.
 const maxInline = 64 << 10
 
-// Fill gives each invocation one of so many inputs of its function: where the
-// demand follows the size, one of the three nearest to its place, else any, by
-// its seed.
+// Fill gives each invocation one of perFunction inputs of its function: where
+// demand follows the size, one of the three nearest to its place; otherwise any.
+// The invocation's seed chooses.
 //
-// Bodies that are neither short text nor cut from the corpus are appended to it.
-// Fill returns the entries with the longer corpus that their offsets are of.
+// Fill appends bodies that are neither short text nor cut from the corpus to the
+// corpus. It returns the entries, and the longer corpus that their offsets refer
+// to.
 func Fill(plan []Invocation, perFunction int, draw Draw, corpus []byte) ([]Entry, []byte, error) {
 	if perFunction < 1 {
 		return nil, nil, fmt.Errorf("%d inputs per function; it must be 1 or more", perFunction)
@@ -83,15 +84,15 @@ type key struct {
 	number   int
 }
 
-// catalogue has the inputs that were drawn.
+// catalogue has the inputs drawn so far.
 type catalogue struct {
 	draw        Draw
 	perFunction int
 	corpus      []byte
 	drawn       map[key]inputs.Input
-	// bySize are a function's inputs from the smallest to the largest.
+	// bySize has a function's inputs from the smallest to the largest.
 	bySize map[string][]key
-	// requests are those that send the inputs that were chosen.
+	// requests has the requests that send the chosen inputs.
 	requests map[key]schedule.Request
 }
 
@@ -107,7 +108,7 @@ func (c *catalogue) choose(inv Invocation) (Entry, error) {
 	return Entry{Request: r, SizeClass: class, Input: k.number}, err
 }
 
-// nearest chooses by the size.
+// nearest chooses an input by its size.
 func (c *catalogue) nearest(inv Invocation) (key, SizeClass, error) {
 	sorted, err := c.sorted(inv.Function)
 	if err != nil {

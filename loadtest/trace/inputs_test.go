@@ -14,7 +14,8 @@ import (
 	"libra.dev/libra/loadtest/functions/inputs"
 )
 
-// doubling are inputs each twice as large as the one before, in another order.
+// doubling makes inputs of which each is twice as large as the one before, in
+// another order.
 func doubling(_ string, n int) (inputs.Input, error) {
 	size := 100 << (n * 7 % 10)
 	return inputs.Input{Body: bytes.Repeat([]byte{0xff}, size), Expect: map[string]int64{"bytes": int64(size)}}, nil
@@ -31,7 +32,7 @@ func TestFillChoosesBySize(t *testing.T) {
 		if e.N != 1 || e.AtMS != 7 || e.Function != "uploader" || e.Expect["bytes"] != int64(e.Size) || e.Size != 100<<(e.Input*7%10) {
 			t.Fatalf("got %+v", e)
 		}
-		// Only what is sent is written.
+		// Only bodies that are sent are written.
 		if len(corpus) > len("corpus")+entries[0].Size+e.Size {
 			t.Fatalf("a corpus of %d bytes for inputs of %d and %d", len(corpus), entries[0].Size, e.Size)
 		}
@@ -103,7 +104,7 @@ func TestFillSaysWhatIsWrong(t *testing.T) {
 	}
 }
 
-// The whole way, as the command goes it.
+// From trace to schedule, as the command does it.
 func TestScheduleOfAGeneratedTrace(t *testing.T) {
 	tr, err := Generate(1, Azure2019, 100, 480)
 	if err != nil {

@@ -16,24 +16,23 @@ const (
 	MaxPerMinute = 300
 )
 
-// Options say what Plan makes of a trace.
+// Options says what Plan makes of a trace.
 type Options struct {
 	Seed uint64
 	// PerMinute is the mean rate, MinPerMinute to MaxPerMinute.
 	PerMinute float64
-	// Length is that of the plan: From and Minutes choose the part of the trace
-	// that is compressed into it, in minutes since the trace's first. 0 minutes
-	// are all that follow.
+	// Length is the length of the plan. From and Minutes choose the part of the trace that is
+	// compressed into it, in minutes since the trace's first. 0 minutes means all that follow.
 	Length        time.Duration
 	From, Minutes int
-	// Functions are those that are called: Mixed, Related, Unrelated, or others.
+	// Functions are the functions to call: Mixed, Related, Unrelated, or some others.
 	Functions []string
-	// Sample is how many of the trace's functions take part, drawn at random of
-	// those called in that part; 0 is all.
+	// Sample is how many of the trace's functions take part, drawn at random from those called in that
+	// part; 0 means all.
 	Sample int
-	// Skew says how the functions share the rate: 1 as in the trace, where one in a
-	// hundred can have four calls in five, 0 equally, and between them by the
-	// calls in the trace to this power.
+	// Skew says how the functions share the rate: in proportion to their calls in the trace to this
+	// power. 1 is as in the trace, where one in a hundred can have four calls in five, and 0 is
+	// equally.
 	Skew float64
 }
 
@@ -59,7 +58,7 @@ func (o Options) check(t Trace) error {
 	return errors.Join(errs...)
 }
 
-// Invocation is a request to come.
+// Invocation is a planned request.
 type Invocation struct {
 	AtMS     int64
 	Function string
@@ -70,28 +69,26 @@ type Invocation struct {
 	Place float64
 	// DurationMS is what the call took in the trace.
 	DurationMS float64
-	// Of is the trace's function.
+	// Of is the ID of the trace's function.
 	Of string
 }
 
-// Plan makes invocations of a trace, in the order of their times.
+// Plan makes invocations from a trace, in the order of their times.
 //
-//   - Mapping. The trace's functions, ordered by their invocations in all of the
-//     trace and then by ID, are dealt to o.Functions back and forth: first to
-//     last, then last to first. So the busiest go to different ones, whatever the
-//     rate and the part.
-//   - Rate. Of the round(PerMinute × Length) requests each function gets one
-//     before any gets a second, and then by Skew. A function's requests are taken
-//     out of its calls in the trace at equal distances, so that a burst stays a
-//     burst and a pause a pause.
-//   - Time. A timer's calls in a minute are at equal distances, others at random.
-//     The whole is compressed evenly.
-//   - Input. A call's duration is drawn from its function's percentiles. Its place
-//     is where that is between the 5th and the 95th percentile of what was drawn
-//     for the same target, on a logarithmic scale: who took long gets a large input.
+//   - Mapping. The trace's functions, ordered by their invocations in the whole trace and then by ID,
+//     are dealt to o.Functions back and forth: first to last, then last to first. So the busiest go to
+//     different ones, whatever the rate and the part.
+//   - Rate. Each function gets one of the round(PerMinute × Length) requests before any gets a second;
+//     Skew divides the rest. A function's requests are taken from its calls in the trace at equal
+//     distances, so that a burst stays a burst and a pause a pause.
+//   - Time. A timer's calls in a minute are at equal distances, others at random. The whole is
+//     compressed evenly.
+//   - Input. A call's duration is drawn from its function's percentiles. Its place is where that
+//     duration lies between the 5th and the 95th percentile of those drawn for the same target, on a
+//     logarithmic scale: a call that took long gets a large input.
 //
-// It returns all that is wrong with o, or how many requests the part can give
-// when it has fewer than asked.
+// The error names everything that is wrong with o or, if the part has fewer requests than asked, how
+// many it can give.
 func Plan(t Trace, o Options) ([]Invocation, error) {
 	if err := o.check(t); err != nil {
 		return nil, err
@@ -139,7 +136,7 @@ func sample(t Trace, o Options) []Function {
 	return called[:o.Sample]
 }
 
-// target is one of our functions with those of the trace that became it.
+// target is one of our functions, with the trace's functions that are mapped to it.
 type target struct {
 	name      string
 	functions []Function
@@ -169,8 +166,9 @@ func deal(functions []Function, t Trace, o Options) []target {
 	return targets
 }
 
-// apportion shares out want requests by the calls to the power skew, none getting
-// more than its calls (Adams' method: all get one before any gets a second; the more called is first).
+// apportion divides want requests in proportion to the calls to the power skew, giving none more than
+// its calls (Adams' method: each gets one before any gets a second, and the one called more often
+// comes first).
 func apportion(calls []int, skew float64, want int) []int {
 	shares := make([]int, len(calls))
 	for range want {
@@ -189,10 +187,10 @@ func apportion(calls []int, skew float64, want int) []int {
 	return shares
 }
 
-// plan takes n of the target's calls.
+// plan picks n of the target's calls.
 func (tg target) plan(n int, o Options) []Invocation {
-	// Each target has its own random numbers, so that another set of functions
-	// leaves those of a target alone that has the same functions of the trace.
+	// Each target has its own random numbers, so that its plan stays the same with other targets, as
+	// long as it has the same functions of the trace.
 	if n == 0 {
 		return nil
 	}
@@ -230,7 +228,8 @@ func (tg target) plan(n int, o Options) []Invocation {
 	return plan
 }
 
-// functionOf says whose the target's call is in a minute, and which of its own.
+// functionOf returns the function that makes a target's call in a minute, and the call's number among
+// that function's own.
 func (tg target) functionOf(call, minute int) (Function, int) {
 	for _, f := range tg.functions {
 		if call < int(f.PerMinute[minute]) {
@@ -241,14 +240,14 @@ func (tg target) functionOf(call, minute int) (Function, int) {
 	panic(fmt.Sprintf("%s has no call %d more in minute %d", tg.name, call, minute))
 }
 
-// phase is where in its period a timer calls, 0 to 1: always the same.
+// phase returns where in its period a timer calls, 0 to 1. It never changes.
 func phase(f Function) float64 { return randomFor(0, f.ID).Float64() }
 
 // distinct draws n of the numbers below limit, in increasing order.
 func distinct(rng *rand.Rand, n, limit int) []int {
 	drawn := map[int]bool{}
 	for i := limit - n; i < limit; i++ {
-		// Floyd's method: each subset is as likely.
+		// Floyd's method: each subset is equally likely.
 		if x := rng.IntN(i + 1); !drawn[x] {
 			drawn[x] = true
 		} else {

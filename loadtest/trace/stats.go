@@ -11,8 +11,8 @@ type Quantiles [7]float64
 
 var quantileRanks = [len(Quantiles{})]float64{0, 0.05, 0.25, 0.50, 0.75, 0.95, 1}
 
-// at is the value at a rank of 0 to 1, between quantiles on a logarithmic scale:
-// all of these spread over orders of magnitude.
+// at returns the value at a rank of 0 to 1. Between quantiles it interpolates on a
+// logarithmic scale, because all these quantities spread over orders of magnitude.
 func (q Quantiles) at(rank float64) float64 {
 	return math.Expm1(interpolate(quantileRanks[:], func(i int) float64 { return math.Log1p(q[i]) }, rank))
 }
@@ -32,12 +32,12 @@ func quantilesOf(values []float64) Quantiles {
 	return q
 }
 
-// rateBounds are the bounds of the rate classes, in calls per minute: under one
-// an hour, under one a minute, under one a second, and more. The first and the
-// last bound are those that Generate draws to; Measure has none there.
+// rateBounds are the bounds of the rate classes, in calls per minute: under one an
+// hour, under one a minute, under one a second, and more. The first and the last
+// bound limit what Generate draws; Measure ignores them.
 var rateBounds = [...]float64{1.0 / 480, 1.0 / 60, 1, 60, 600}
 
-// RateClasses are the shares of functions in each rate class, adding up to 1.
+// RateClasses has the share of functions in each rate class; they add up to 1.
 type RateClasses [len(rateBounds) - 1]float64
 
 func rateClass(perMinute float64) int {
@@ -48,17 +48,18 @@ func rateClass(perMinute float64) int {
 	return class
 }
 
-// Stats describe a trace.
+// Stats describes a trace.
 type Stats struct {
 	Functions int   `json:"functions"`
 	Minutes   int   `json:"minutes"`
 	Timers    Group `json:"timers"` // called by a clock
-	Others    Group `json:"others"` // called by what happens
-	// Middle and Tail say how a function's calls differ: the ratios of its 75th to
-	// its 25th percentile and of its 99th to its 50th, less 1, both of ms + 1.
+	Others    Group `json:"others"` // called by events
+	// Middle and Tail say how the durations of a function's calls differ: the
+	// ratios of the 75th to the 25th percentile and of the 99th to the 50th, less
+	// 1, with 1 ms added to each percentile.
 	Middle Quantiles `json:"duration_p75_to_p25_less_1"`
 	Tail   Quantiles `json:"duration_p99_to_p50_less_1"`
-	// MemoryMB is over the functions whose memory is known.
+	// MemoryMB covers the functions whose memory is known.
 	MemoryMB Quantiles `json:"memory_mb"`
 }
 
@@ -66,14 +67,14 @@ type Stats struct {
 type Group struct {
 	Share float64     `json:"share_of_functions"`
 	Rates RateClasses `json:"rate_classes"`
-	// Dispersion is the variance of a function's calls per minute over their
-	// mean, of the functions called at least once in ten minutes: 0 of a clock,
-	// 1 of independent calls, more of calls that come in bursts.
+	// Dispersion is the variance of a function's calls per minute divided by their
+	// mean, for functions called at least once in ten minutes: 0 for a clock, 1
+	// for independent calls, more for calls that come in bursts.
 	Dispersion Quantiles `json:"dispersion"`
 	MedianMS   Quantiles `json:"median_ms"` // of a function's durations
 }
 
-// Measure takes a trace's statistics.
+// Measure computes a trace's statistics.
 func Measure(t Trace) Stats {
 	s := Stats{Functions: len(t.Functions), Minutes: t.Minutes}
 	var timers, others []Function

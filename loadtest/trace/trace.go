@@ -1,9 +1,9 @@
-// Package trace makes load out of traces: of the Azure Functions 2019 data set,
-// or of one that a seeded generator makes with its statistics. A trace says how
-// often each of many functions was called in each minute, and how long a call
-// took; Plan maps its functions onto the ten of this folder, compresses hours
-// into minutes, and Fill gives each invocation its input. The same seed always
-// makes the same schedule.
+// Package trace makes load from traces: from the Azure Functions 2019 data set,
+// or from a trace with its statistics that a seeded generator makes. A trace
+// says how often each of many functions was called in each minute, and how long
+// a call took. Plan maps its functions onto the ten of this folder and
+// compresses hours into minutes. Fill gives each invocation its input. The same
+// seed always makes the same schedule.
 package trace
 
 import (
@@ -32,9 +32,9 @@ func names(related bool) []string {
 	return names
 }
 
-// Trace is what some functions were called for in the minutes from First on.
+// Trace has the calls of some functions in the minutes from First on.
 type Trace struct {
-	// First is the number of the first minute, from 1 at midnight.
+	// First is the number of the first minute, counted from 1 at midnight.
 	First     int
 	Minutes   int
 	Functions []Function
@@ -49,13 +49,13 @@ type Function struct {
 	// PerMinute has the invocations in each of the trace's minutes.
 	PerMinute []int32
 	Durations Durations
-	// MemoryMB is the memory that its app had allocated on average, in MB; 0 is
-	// unknown.
+	// MemoryMB is the memory that its app had allocated on average, in MB; 0
+	// means unknown.
 	MemoryMB float64
 }
 
-// TriggerTimer is the trigger of the functions that a clock calls. All others
-// are called by what happens.
+// TriggerTimer is the trigger of functions that a clock calls. All others are
+// called by events.
 const TriggerTimer = "timer"
 
 func (f Function) total(from, to int) int {
@@ -79,14 +79,15 @@ func (d Durations) check() error {
 	return nil
 }
 
-// At is the duration at a rank of 0 to 1, in milliseconds. Between percentiles
-// it follows a line on a logarithmic scale, because durations spread so; the
-// data set has whole milliseconds, so that 1 is added to keep 0 on that scale.
+// At returns the duration at a rank of 0 to 1, in milliseconds. Between
+// percentiles it interpolates on a logarithmic scale, as durations spread that
+// way. The data set has whole milliseconds, so At adds 1 to keep 0 on that
+// scale.
 func (d Durations) At(rank float64) float64 {
 	return math.Expm1(interpolate(durationRanks[:], func(i int) float64 { return math.Log1p(d[i]) }, rank))
 }
 
-// interpolate is the value at x of the line through the points (xs[i], y(i)).
+// interpolate returns the value at x of the line through points (xs[i], y(i)).
 func interpolate(xs []float64, y func(int) float64, x float64) float64 {
 	x = min(max(x, xs[0]), xs[len(xs)-1])
 	i, found := slices.BinarySearch(xs, x)

@@ -25,8 +25,8 @@ const (
 	libraImage       = "libra-activator"
 	cgroupRoot       = "/sys/fs/cgroup"
 
-	// benchLabel has the arm as its value. The activator's own labels are not on the
-	// copies: its Service would send them requests, and they would share out the pods.
+	// benchLabel has the arm as its value. The copies lack the activator's own labels:
+	// its Service would send them requests, and they would share out the pods.
 	benchLabel = "libra.dev/bench-activator"
 
 	startTimeout = 2 * time.Minute
@@ -43,8 +43,8 @@ type arm struct {
 
 func (a *arm) deployment() string { return "bench-activator-" + strings.ReplaceAll(a.name, "_", "-") }
 
-// start runs the arm's activator: a copy of the installed Deployment, with Libra's
-// changes to it for Libra's.
+// start runs the arm's activator: a copy of the installed Deployment. Libra's arm gets
+// Libra's changes to it.
 func (a *arm) start(ctx context.Context, r *rig.Rig) error {
 	installed, err := r.Kube.AppsV1().Deployments(servingNamespace).Get(ctx, container, metav1.GetOptions{})
 	if err != nil {
@@ -90,7 +90,7 @@ func (a *arm) selector() metav1.ListOptions {
 	return metav1.ListOptions{LabelSelector: benchLabel + "=" + a.name}
 }
 
-// copyOf is the Deployment under the arm's name and label, one replica of it.
+// copyOf returns one replica of the Deployment under the arm's name and label.
 func (a *arm) copyOf(installed *appsv1.Deployment) *appsv1.Deployment {
 	labels := map[string]string{benchLabel: a.name}
 	spec := installed.Spec.DeepCopy()
@@ -103,8 +103,8 @@ func (a *arm) copyOf(installed *appsv1.Deployment) *appsv1.Deployment {
 	}
 }
 
-// withImage is the Deployment with another image of the activator, all that
-// docs/install.md changes of it.
+// withImage returns the Deployment with another image of the activator, which is all
+// that docs/install.md changes.
 func withImage(installed *appsv1.Deployment, image string) *appsv1.Deployment {
 	d := installed.DeepCopy()
 	for i, c := range d.Spec.Template.Spec.Containers {
@@ -140,7 +140,7 @@ func (a *arm) remove(ctx context.Context, r *rig.Rig) error {
 	})
 }
 
-// cpu is what the arm's activator has used so far.
+// cpu returns the CPU time that the arm's activator has used so far.
 func (a *arm) cpu() (time.Duration, error) {
 	reading, err := a.cgroup.Read()
 	if err != nil {

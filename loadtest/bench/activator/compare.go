@@ -9,7 +9,7 @@ import (
 	"libra.dev/libra/loadtest/bench/stats"
 )
 
-// The arms, in the order of what is measured of them.
+// The arms, in the order of their measurements.
 const (
 	stock = iota
 	stockAgain
@@ -18,14 +18,14 @@ const (
 
 var armNames = []string{stock: "stock", stockAgain: "stock_again", libra: "libra"}
 
-// measured is what was measured of one arm and one revision in one block.
+// measured has the measurements of one arm and one revision in one block.
 type measured struct {
 	paced, closed outcome
-	// cpu is what the activator used of CPU for the requests of the closed load.
+	// cpu is the activator's CPU time for the requests of the closed load.
 	cpu time.Duration
 }
 
-// series is what was measured of one revision: by arm and block.
+// series has the measurements of one revision, by arm and block.
 type series [][]measured
 
 var goals = map[string]map[string]stats.Goal{
@@ -40,14 +40,14 @@ func tolerance(figure string) float64 {
 	return stats.Tolerance
 }
 
-// figure is a number of one arm, over blocks that count as often as counts says.
+// figure is a number of one arm, with each block counted as counts says.
 type figure struct {
 	name string
 	of   func(arm int, counts []int) float64
 }
 
-// figures are what is compared: percentiles of all the requests of the paced load,
-// and of the closed one the requests by the time and by the CPU that they took.
+// figures are what is compared: percentiles of all requests of the paced load, and
+// the requests of the closed load by the time and by the CPU they took.
 func (s series) figures() []figure {
 	latencies := make([]stats.Pooled, len(s))
 	for arm, blocks := range s {
@@ -83,8 +83,8 @@ func (s series) figures() []figure {
 	}
 }
 
-// compared is one figure: of each arm, and Libra's and the second stock's over that
-// of the first.
+// compared is one figure: for each arm, and as the ratios of Libra's arm and of the
+// second stock arm to the first.
 type compared struct {
 	name         string
 	arms         [3]float64
@@ -112,10 +112,10 @@ func (s series) compare(seed uint64) []compared {
 	return all
 }
 
-// unit is what the name of a figure ends in, in the results.
+// unit is the end of a figure's name in the results.
 var unit = map[string]string{"p50": "_ms", "p99": "_ms", "rps": "", "cpu_us": "_per_request"}
 
-// note puts a comparison into the metrics.
+// note adds a comparison to the metrics.
 func note(metrics map[string]float64, revision string, comparison []compared) {
 	for _, c := range comparison {
 		for arm, name := range armNames {

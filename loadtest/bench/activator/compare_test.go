@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// constant is a series in which each arm's requests take so many milliseconds.
+// constant returns a series in which each arm's requests take that many milliseconds.
 func constant(blocks int, perArm ...float64) series {
 	s := make(series, len(perArm))
 	for arm, latency := range perArm {
@@ -46,7 +46,7 @@ func TestComparison(t *testing.T) {
 	}
 }
 
-// varying is a series whose blocks differ so much that a ratio of two arms means nothing.
+// varying returns a series whose blocks differ too much for a ratio to mean anything.
 func varying() series {
 	s := constant(2, 10, 10, 10)
 	for arm, factor := range map[int]float64{stock: 2, stockAgain: 2, libra: 3} {

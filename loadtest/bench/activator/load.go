@@ -21,7 +21,7 @@ const (
 	requestTimeout = 10 * time.Second
 )
 
-// requestTo is a whole request as the ingress sends it to an activator.
+// requestTo returns a whole request as the ingress sends it to an activator.
 func requestTo(revision, host string) []byte {
 	return fmt.Appendf(nil, "POST / HTTP/1.1\r\nHost: %s\r\n%s: %s\r\n%s: %s\r\nContent-Length: 0\r\n\r\n",
 		host, activator.RevisionHeaderNamespace, rig.Namespace, activator.RevisionHeaderName, revision)
@@ -33,8 +33,8 @@ type target struct {
 	request []byte
 }
 
-// client is one connection. It is this simple so that the activator is what
-// the cores are busy with.
+// client is one connection. It is this simple so that the cores are busy with the
+// activator.
 type client struct {
 	conn    net.Conn
 	in      *bufio.Reader
@@ -71,18 +71,18 @@ func (c *client) do() error {
 	return err
 }
 
-// outcome is what became of the requests of one load.
+// outcome is the result of one load.
 type outcome struct {
 	latencies []float64 // milliseconds
 	failed    int
-	failure   error // the first
+	failure   error // the first one
 	length    time.Duration
 }
 
 func (o outcome) rps() float64 { return float64(len(o.latencies)) / o.length.Seconds() }
 
-// closed sends requests on so many connections, each as soon as the one before it
-// on the connection is answered.
+// closed sends requests on several connections, each as soon as the one before it
+// on its connection is answered.
 func closed(ctx context.Context, t target, connections int, length time.Duration) (outcome, error) {
 	return run(ctx, t, connections, func(int) func(start, last time.Time) (due time.Time, ok bool) {
 		return func(start, last time.Time) (time.Time, bool) {
@@ -91,7 +91,7 @@ func closed(ctx context.Context, t target, connections int, length time.Duration
 	})
 }
 
-// paced sends rate requests a second in all, evenly on so many connections.
+// paced sends rate requests a second in total, spread evenly over the connections.
 func paced(ctx context.Context, t target, connections int, rate float64, length time.Duration) (outcome, error) {
 	return run(ctx, t, connections, func(connection int) func(start, last time.Time) (time.Time, bool) {
 		n := connection
@@ -104,7 +104,7 @@ func paced(ctx context.Context, t target, connections int, rate float64, length 
 }
 
 // run sends requests until every connection's schedule ends. A request that is due
-// before the one before it on its connection is answered counts from when it was
+// before the previous one on its connection is answered counts from when it was
 // due, any other from when it is sent: the timer's lateness is not the activator's.
 func run(ctx context.Context, t target, connections int, schedule func(connection int) func(start, last time.Time) (due time.Time, ok bool)) (outcome, error) {
 	clients := make([]*client, connections)
@@ -138,8 +138,8 @@ func run(ctx context.Context, t target, connections int, schedule func(connectio
 	return all, cmp.Or(errs...)
 }
 
-// send sends what is due on one connection. A request that fails costs the
-// connection, which is made anew.
+// send sends the requests that are due on one connection. After a failed request it
+// makes a new connection.
 func (o *outcome) send(ctx context.Context, t target, c *client, next func(last time.Time) (due time.Time, ok bool)) error {
 	last := time.Now()
 	for {

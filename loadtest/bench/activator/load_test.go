@@ -11,7 +11,7 @@ import (
 	"knative.dev/serving/pkg/activator"
 )
 
-// serve answers with status, and counts the requests that are as the ingress' are.
+// serve answers with status, and counts the requests that look like the ingress's.
 func serve(t *testing.T, status func(n int64) int) (target, *atomic.Int64) {
 	t.Helper()
 	var asked atomic.Int64

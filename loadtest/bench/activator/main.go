@@ -1,4 +1,4 @@
-// Command activator compares Libra's activator with the stock one: the same
+// Command activator compares Libra's activator with the stock one: it sends the same
 // requests to three activators beside each other, two of them stock, in blocks.
 package main
 
@@ -28,7 +28,7 @@ const (
 	warmAnswers    = 50
 	warmLength     = 3 * time.Second
 	cleanUpTimeout = 3 * time.Minute
-	// The activator that was under load before still works off what its requests left.
+	// The activator under load before still works off what its requests left.
 	settle = 100 * time.Millisecond
 )
 
@@ -36,11 +36,11 @@ var (
 	revisions = []string{optedOut, optedIn}
 	functions = map[string]string{optedOut: "bench-out", optedIn: "bench-in"}
 
-	// What a pod of one request at a time does not exhaust.
+	// A pod with one request at a time does not exhaust these.
 	functionLimits = api.Resources{CPUMilli: 500, MemoryBytes: 64 << 20}
 )
 
-// load is what each block does.
+// load describes the load of each block.
 type load struct {
 	blocks, pods  int
 	rate          float64
@@ -106,7 +106,7 @@ type comparison struct {
 	arms     []*arm
 	requests map[string][]byte // by revision
 	redis    *redis.Client
-	// calls are those of the pool in Redis while Libra's activator was under load.
+	// calls counts the pool's calls in Redis while Libra's activator was under load.
 	calls  map[string]int64
 	series map[string]series
 }
@@ -136,7 +136,7 @@ func bench(ctx context.Context, o rig.Options, l load, out io.Writer) (err error
 	return c.report(ctx, out)
 }
 
-// start brings the functions and the activators on the box and warms them.
+// start starts the functions and the activators on the box and warms them up.
 func (c *comparison) start(ctx context.Context) error {
 	addr, err := c.RedisAddr(ctx)
 	if err != nil {
@@ -249,7 +249,7 @@ func (c *comparison) measureOne(ctx context.Context, index int, revision string)
 	return m, nil
 }
 
-// poolCalls is how often a function of the pool was called in Redis.
+// poolCalls returns how often a function of the pool was called in Redis.
 func (c *comparison) poolCalls(ctx context.Context) (int64, error) {
 	text, err := c.redis.Info(ctx, "commandstats").Result()
 	if err != nil {
@@ -258,7 +258,7 @@ func (c *comparison) poolCalls(ctx context.Context) (int64, error) {
 	return fcalls(text)
 }
 
-// fcalls reads the calls of FCALL out of what Redis says of its commands.
+// fcalls reads the number of calls of FCALL from Redis's command statistics.
 func fcalls(text string) (int64, error) {
 	_, rest, ok := strings.Cut(text, "cmdstat_fcall:calls=")
 	if !ok {
@@ -304,14 +304,14 @@ func (c *comparison) report(ctx context.Context, out io.Writer) error {
 	if failed > 0 {
 		return fmt.Errorf("%d requests failed, the first: %w", failed, failure)
 	}
-	// Few do: requests as short as these neither lend nor borrow, and are sampled.
+	// Few requests call it: such short ones neither lend nor borrow, and are sampled.
 	if c.calls[optedIn] == 0 {
 		return errors.New("the pool was never called for the revision that opted in: that was not Libra's activator at work")
 	}
 	return nil
 }
 
-// cleanUp removes what start made, however far it came.
+// cleanUp removes everything that start made, however far it got.
 func (c *comparison) cleanUp(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, cleanUpTimeout)
 	defer cancel()

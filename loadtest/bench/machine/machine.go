@@ -1,4 +1,4 @@
-// Package machine is what commands that measure ask of the machine that they run on.
+// Package machine is what benches need from the machine that they run on.
 package machine
 
 import (
@@ -18,8 +18,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Main runs a command, which a signal ends. What the command has brought is taken away when a
-// terminal is closed, too.
+// Main runs a command until it is done or a signal ends it. The command cleans up after itself
+// when its terminal is closed, too.
 func Main(root *cobra.Command) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
@@ -29,7 +29,7 @@ func Main(root *cobra.Command) {
 	}
 }
 
-// About says in a line what this runs on.
+// About describes this machine in one line.
 func About() string {
 	said := fmt.Sprintf("%d CPUs, %s", runtime.NumCPU(), runtime.GOARCH)
 	var name unix.Utsname
@@ -42,9 +42,9 @@ func About() string {
 	return said
 }
 
-// CPUModel is the model of this machine's CPU, where the kernel tells it.
+// CPUModel returns the model of this machine's CPU, if the kernel reports it.
 func CPUModel() string {
-	data, _ := os.ReadFile("/proc/cpuinfo") // without it nothing is told
+	data, _ := os.ReadFile("/proc/cpuinfo") // without it the model is empty
 	for line := range strings.Lines(string(data)) {
 		if key, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(key) == "model name" {
 			return strings.TrimSpace(value)
@@ -53,8 +53,8 @@ func CPUModel() string {
 	return ""
 }
 
-// FreeAddress is one on the loopback that nobody listens on. Another process may take it first,
-// and then who is given it ends, and says so.
+// FreeAddress returns an address on the loopback that nobody listens on. Another process may take
+// it first. The process that is given it then ends, and says so.
 func FreeAddress() (string, error) {
 	free, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -63,10 +63,10 @@ func FreeAddress() (string, error) {
 	return free.Addr().String(), free.Close()
 }
 
-// CPU is how much CPU time a process has used so far. It is the sum of the user and system time in
-// /proc/PID/stat, in nanoseconds in place of hundredths of a second.
+// CPU returns the CPU time that a process has used so far. It is the sum of the user and system
+// time in /proc/PID/stat, but in nanoseconds, not hundredths of a second.
 func CPU(pid int) (time.Duration, error) {
-	const cpuClockSched = 2 // of linux/posix-timers.h; clock_getcpuclockid(3) makes the same
+	const cpuClockSched = 2 // from linux/posix-timers.h, as in clock_getcpuclockid(3)
 	var t unix.Timespec
 	if err := unix.ClockGettime(int32(^pid<<3|cpuClockSched), &t); err != nil {
 		return 0, fmt.Errorf("read the CPU time of process %d: %w", pid, err)
@@ -74,10 +74,10 @@ func CPU(pid int) (time.Duration, error) {
 	return time.Duration(t.Nano()), nil
 }
 
-// Memory is the resident set of a process in bytes. What is not anonymous is mostly its program.
+// Memory is a process's resident set in bytes. Besides Anonymous, it is mostly the program.
 type Memory struct{ Now, Anonymous, Peak int64 }
 
-// MemoryOf is that of a process.
+// MemoryOf returns the memory of a process.
 func MemoryOf(pid int) (Memory, error) {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {

@@ -1,4 +1,4 @@
-// Command place measures how long it takes to choose the pod of a request, by each policy.
+// Command place measures how long each policy takes to choose the pod of a request.
 package main
 
 import (
@@ -22,7 +22,7 @@ import (
 
 func main() { machine.Main(newRoot()) }
 
-// options are what the user chooses.
+// options are the user's choices.
 type options struct {
 	out, commit string
 	pool        string
@@ -101,13 +101,13 @@ func (o options) check() error {
 	return errors.Join(errs...)
 }
 
-// measured is what the choices of one policy took, in microseconds, by block.
+// measured has the times of one policy's choices, in microseconds, by block.
 type measured struct {
 	blocks [][]float64
-	allocs []float64 // by choice
+	allocs []float64 // per choice, by block
 }
 
-// goals are of the policy default, and of a program.
+// goals are for the policy default, and for a program.
 var goals = []struct {
 	name, what string
 	goal       stats.Goal
@@ -173,8 +173,8 @@ type kind struct {
 	mostMilli int64
 }
 
-// kinds are of clusters: where most nodes cover all of most demands, one of them is soon found, and where they do
-// not, all are looked at.
+// kinds are kinds of clusters. If most nodes cover all of most demands, a policy soon finds one. Otherwise it
+// looks at all of them.
 var kinds = []kind{{"plenty", 8000}, {"scarce", 500}}
 
 // measure measures all policies in one kind of cluster, into the metrics.
@@ -210,7 +210,7 @@ func (o options) measure(ctx context.Context, k kind, metrics map[string]float64
 	return nil
 }
 
-// summary has what one policy took.
+// summary adds one policy's figures to the metrics and prints them.
 func (o options) summary(k kind, name api.Placement, m *measured, metrics map[string]float64, say func(string, ...any)) {
 	pooled := stats.Pool(m.blocks)
 	of := func(percent float64) stats.Interval {
@@ -227,14 +227,14 @@ func (o options) summary(k kind, name api.Placement, m *measured, metrics map[st
 	}
 }
 
-// worst keeps a figure of the kind of cluster that went worst, which speaks for all.
+// worst keeps a figure of the kind of cluster with the worst result.
 func worst(metrics map[string]float64, name string, in stats.Interval) {
 	if last, ok := metrics[name]; !ok || in.Estimate > last {
 		metrics[name], metrics[name+"_low"], metrics[name+"_high"] = in.Estimate, in.Low, in.High
 	}
 }
 
-// clockReading is what two readings with nothing between them take, in microseconds.
+// clockReading returns the median time from one reading of the clock to the next, in microseconds.
 func clockReading() float64 {
 	times := make([]float64, 1000)
 	for i := range times {

@@ -46,13 +46,13 @@ func TestQuick(t *testing.T) {
 			t.Errorf("the results have no %s: %v", name, got.Metrics)
 		}
 	}
-	// Without a picture, hash would be measured.
+	// Without a picture, this would measure hash.
 	if got.Metrics["choices_covered"] < 1 {
 		t.Errorf("%v of the choices by default were by what nodes cover, want all", got.Metrics["choices_covered"])
 	}
 }
 
-// Every edit is seen by all activators, and no request is without the policy meanwhile.
+// All activators see every edit, and no request is without the policy meanwhile.
 func TestReload(t *testing.T) {
 	if os.Getenv("KUBEBUILDER_ASSETS") != "" {
 		t.Skip("The bench wants Kubernetes in one binary")

@@ -17,10 +17,10 @@ import (
 	"libra.dev/libra/loadtest/demo/report"
 )
 
-// picturesTimeout bounds what measures pictures; it takes three minutes.
+// picturesTimeout bounds the measurement of pictures, which takes three minutes.
 const picturesTimeout = 15 * time.Minute
 
-// pictures has another command measure what activators' pictures cost and are worth, on a real Redis, into the metrics.
+// pictures has another command measure the cost and worth of activators' pictures on a real Redis, into the metrics.
 func (o options) pictures(ctx context.Context, metrics map[string]float64, out io.Writer) error {
 	dir, err := os.MkdirTemp("", "bench-place")
 	if err != nil {
@@ -46,7 +46,7 @@ func (o options) pictures(ctx context.Context, metrics map[string]float64, out i
 
 const throughput = "scheduler_throughput_ratio"
 
-// scheduler takes over what bench-scheduler has measured, if it has, and with the same code.
+// scheduler takes over bench-scheduler's result, if there is one from the same commit.
 func (o options) scheduler(metrics map[string]float64) error {
 	results, err := readResults(o.schedulerOut)
 	if errors.Is(err, fs.ErrNotExist) {

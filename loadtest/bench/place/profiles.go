@@ -9,14 +9,14 @@ import (
 	"libra.dev/libra/pkg/pool"
 )
 
-// profiles are those of nodes that are made up, of which some change from one call to the next. It is where a
-// picture comes from.
+// profiles makes up the profiles of nodes, some of which change from one call to the next. It is the source of a
+// picture.
 type profiles struct {
 	o         options
 	mostMilli int64
 	random    *rand.Rand
 	asked     int
-	// gate has one who keeps the picture as it is.
+	// gate holds a value while the picture must not change.
 	gate chan struct{}
 }
 
@@ -24,8 +24,8 @@ func newProfiles(o options, mostMilli int64) *profiles {
 	return &profiles{o: o, mostMilli: mostMilli, random: rand.New(rand.NewPCG(o.seed, 1)), gate: make(chan struct{}, 1)}
 }
 
-// ReadProfiles has all nodes the first time, and then those that change and, as in a cluster, a tenth of the others
-// for their heartbeats.
+// ReadProfiles returns all nodes the first time. After that it returns those that change and, as in a cluster, a
+// tenth of the others for their heartbeats.
 func (p *profiles) ReadProfiles(ctx context.Context, _ pool.Moments) ([]pool.Changes, error) {
 	select {
 	case p.gate <- struct{}{}:
@@ -44,7 +44,7 @@ func (p *profiles) ReadProfiles(ctx context.Context, _ pool.Moments) ([]pool.Cha
 	return []pool.Changes{changes}, nil
 }
 
-// profile is of a node on which donors of up to two seconds lend up to so much in all.
+// profile returns the profile of a node whose donors end within two seconds and together lend up to mostMilli.
 func (p *profiles) profile(node int, now time.Time) pool.Profile {
 	lends := make([]pool.Step, p.o.steps+1)
 	left := api.Resources{CPUMilli: p.random.Int64N(p.mostMilli), MemoryBytes: p.random.Int64N(4 << 30)}

@@ -29,13 +29,13 @@ import (
 )
 
 const (
-	activators   = 4 // that follow the policies
+	activators   = 4 // number of activators that follow the policies
 	editedPolicy = "edited"
 	editTimeout  = 30 * time.Second
 )
 
-// reload measures on a real API server how long an edit of a PlacementPolicy takes until it is in force in all
-// activators, while each of them places requests by it, into the metrics.
+// reload measures, on a real API server, how long an edit of a PlacementPolicy takes until it is in force in all
+// activators, while each of them places requests by it. It adds the results to the metrics.
 func (o options) reload(ctx context.Context, metrics map[string]float64, say func(string, ...any)) error {
 	blocks, edits := 10, 40
 	if o.quick {
@@ -76,10 +76,10 @@ type editor struct {
 	closers        []func()
 }
 
-// nodes are those that the policy sends requests to, one of them at a time.
+// nodes are the two nodes that the policy sends requests to, one at a time.
 var nodes = [2]string{"a", "b"}
 
-// startEditor starts an API server, and activators' followers of its policies, each with a client of its own.
+// startEditor starts an API server, and the activators' followers of its policies, each with a client of its own.
 func startEditor(ctx context.Context, kubelite string) (e *editor, err error) {
 	e = &editor{}
 	defer func() {
@@ -140,7 +140,7 @@ func startEditor(ctx context.Context, kubelite string) (e *editor, err error) {
 	return e, nil
 }
 
-// startServer starts an API server with Libra's definitions.
+// startServer starts an API server with Libra's resource definitions.
 func (e *editor) startServer(kubelite string) (*rest.Config, error) {
 	binaries, err := os.MkdirTemp("", "bench-place")
 	if err != nil {
@@ -162,7 +162,7 @@ func (e *editor) startServer(kubelite string) (*rest.Config, error) {
 	return config, nil
 }
 
-// stop ends all, the last that was started first. It may be called again.
+// stop ends everything, in reverse order. It may be called again.
 func (e *editor) stop() {
 	for len(e.closers) > 0 {
 		last := len(e.closers) - 1
@@ -171,7 +171,7 @@ func (e *editor) stop() {
 	}
 }
 
-// policy sends all requests to one node, or none.
+// policy returns a policy that sends all requests to one node, or nowhere.
 func (e *editor) policy() *unstructured.Unstructured {
 	u := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{
 		"followup": "fail",
@@ -182,7 +182,7 @@ func (e *editor) policy() *unstructured.Unstructured {
 	return u
 }
 
-// edit sends requests to the other node, and returns how long it took from when that was sent until all activators do.
+// edit sends requests to the other node, and returns the time from sending the edit until all activators follow it.
 func (e *editor) edit(ctx context.Context) (time.Duration, error) {
 	e.at = 1 - e.at
 	began := time.Now()
@@ -217,7 +217,7 @@ func (e *editor) await(ctx context.Context) error {
 	return nil
 }
 
-// place has an activator place requests, one every millisecond.
+// place makes an activator place requests, one every millisecond.
 func (e *editor) place(ctx context.Context, p *tapp.Policies) {
 	next := time.NewTicker(time.Millisecond)
 	defer next.Stop()
@@ -234,7 +234,7 @@ func (e *editor) place(ctx context.Context, p *tapp.Policies) {
 	}
 }
 
-// nodeOf is where an activator sends a request by the policy; empty is nowhere, or past the policy.
+// nodeOf returns the node that an activator sends a request to by the policy; empty is nowhere, or past the policy.
 func nodeOf(p *tapp.Policies) string {
 	program := p.Of(namespace, editedPolicy)
 	if program == nil {

@@ -37,7 +37,7 @@ type owners struct{}
 func (owners) Source(string, string) api.Source { return api.SourceOwners }
 func (owners) For(string) settings.Settings     { return settings.Default }
 
-// world is a function with a pod on each node, as an activator has it.
+// world is a function with a pod on each node, as an activator sees it.
 type world struct {
 	o        options
 	random   *rand.Rand
@@ -48,10 +48,10 @@ type world struct {
 	inFlight []placement.Choice // the oldest first
 	stop     func()
 
-	chosen, known int // of the choices by default
+	chosen, known int // choices by default, and those based on known profiles
 }
 
-// newWorld has nodes that lend up to so much CPU each.
+// newWorld makes a world whose nodes lend up to mostMilli of CPU each.
 func newWorld(ctx context.Context, o options, mostMilli int64) (*world, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	w := &world{o: o, random: rand.New(rand.NewPCG(o.seed, 0)), asks: map[api.Placement]placement.Ask{}}
@@ -95,14 +95,14 @@ func newWorld(ctx context.Context, o options, mostMilli int64) (*world, error) {
 	return w, nil
 }
 
-// byProgram is what the PlacementPolicy is called here.
+// byProgram is the name of the PlacementPolicy here.
 const byProgram = api.Placement("placement-policy")
 
-// zones are as many as all nodes are in, of which the program allows all but one.
+// zones is the number of zones that the nodes are in. The program allows all but one.
 const zones = 10
 
-// stockWithinZones is a program that allows the nodes of some zones and, of those, takes the one that Knative picked
-// or the first: what it takes longer than stock is the program.
+// stockWithinZones compiles a program that allows the nodes of some zones and, among those, takes the one that
+// Knative picked or else the first: any time beyond stock's is the program's.
 func stockWithinZones(nodes int) (*tapp.Program, error) {
 	var all []tapp.Node
 	for i := range nodes {
@@ -117,7 +117,7 @@ func stockWithinZones(nodes int) (*tapp.Program, error) {
 	})
 }
 
-// nodeName is as long as nodes' names in clouds are.
+// nodeName returns a name as long as those of nodes in clouds.
 func nodeName(i int) string {
 	return fmt.Sprintf("ip-10-0-%03d-%03d.eu-central-1.compute.internal", i>>8, i&255)
 }
@@ -146,7 +146,7 @@ func (w *world) awaitPicture(ctx context.Context, picture *placement.Picture) er
 	return nil
 }
 
-// demand is of a request that takes from 50 ms to 2 s.
+// demand returns the demand of a request that takes from 50 ms to 2 s.
 func (w *world) demand() placement.Demand {
 	return placement.Demand{
 		Want:     api.Resources{CPUMilli: 100 * (1 + w.random.Int64N(20)), MemoryBytes: w.random.Int64N(4) * 64 << 20},
@@ -154,19 +154,19 @@ func (w *world) demand() placement.Demand {
 	}
 }
 
-// take is a choice as on a request's path, of which Knative picked any pod.
+// take makes a choice as on a request's path, after Knative picked any pod.
 func (w *world) take(ask placement.Ask) placement.Choice {
 	ask.Demand, ask.Now = w.demand(), time.Now()
 	return w.pods.Take(w.dests[w.random.IntN(len(w.dests))], ask)
 }
 
-// choose has requests placed, each of which ends the oldest, and returns what each choice took, in microseconds.
+// choose places requests, each of which ends the oldest, and returns how long each choice took, in microseconds.
 func (w *world) choose(name api.Placement, n int) []float64 {
 	times := make([]float64, n)
 	w.makeRoom(n)
 	began := time.Now()
 	for i := range times {
-		// Asleep, another process would have the core meanwhile, and its caches.
+		// Do not sleep: another process would get the core meanwhile, and its caches.
 		for due := began.Add(time.Duration(float64(i) / w.o.rate * float64(time.Second))); time.Now().Before(due); {
 		}
 		dest, ask := w.dests[w.random.IntN(len(w.dests))], w.asks[name]
@@ -185,8 +185,8 @@ func (w *world) choose(name api.Placement, n int) []float64 {
 	return times
 }
 
-// allocations are how often a choice allocates. The picture stands still meanwhile, but what was last heard may
-// still be taken in: of a few tries the least is the choices'.
+// allocations returns how often a choice allocates. The picture stands still meanwhile, but may still take in its
+// last update. The least of a few tries is without that.
 func (w *world) allocations(name api.Placement) float64 {
 	const tries, choices = 3, 100
 	w.profiles.gate <- struct{}{}
@@ -209,14 +209,14 @@ func (w *world) makeRoom(n int) {
 	w.inFlight = append(make([]placement.Choice, 0, len(w.inFlight)+n), w.inFlight...)
 }
 
-// endOldest ends the oldest request, now that there is another.
+// endOldest ends the oldest request, now that c has begun.
 func (w *world) endOldest(c placement.Choice) {
 	w.inFlight = append(w.inFlight, c)
 	w.inFlight[0].Release()
 	w.inFlight = w.inFlight[1:]
 }
 
-// covered is the share of the choices by default that were by what is known of nodes.
+// covered returns the share of the choices by default that were based on what is known of nodes.
 func (w *world) covered() float64 {
 	if w.chosen == 0 {
 		return 0

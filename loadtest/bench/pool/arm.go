@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// newArm is what compare starts of each command that it compares.
+// newArm is the subcommand that compare starts of each command.
 func newArm() *cobra.Command {
 	var (
 		o     options
@@ -59,7 +59,7 @@ func (o options) takeTurns(ctx context.Context, nodes int, in io.Reader, out io.
 	defer func() { err = errors.Join(err, l.close()) }()
 	said := json.NewEncoder(out)
 	for lines := bufio.NewScanner(in); ; {
-		l.seed++ // each turn is of other invocations
+		l.seed++ // each turn has other invocations
 		turn, err := l.loop(ctx, s, 0)
 		if err != nil {
 			return err

@@ -23,23 +23,23 @@ import (
 )
 
 const (
-	// this and again are both this command: what they differ by is noise.
+	// this and again both run this command: their difference is noise.
 	this, again = "this", "again"
 
-	// openTimeout is for the pools of all arms, which are opened at the same time, and turnTimeout for a turn
-	// beside its length.
+	// openTimeout bounds opening the pools of all arms at the same time. turnTimeout bounds a turn, beyond
+	// its length.
 	openTimeout, turnTimeout = 5 * time.Minute, 10 * time.Second
 )
 
-// compared are the figures that compare prints, as an arm names them.
+// compared are the figures that compare prints, by their names in an arm.
 var compared = []string{"redis_us_per_invocation", "invocations_per_s", "begin_p99_ms"}
 
 type comparison struct {
 	shared
-	with   map[string]string // commands, by the names of their arms
+	with   map[string]string // commands, by arm name
 	nodes  int
-	rounds int // how often all are started
-	turns  int // of each in a round
+	rounds int // how often all arms are started
+	turns  int // turns of each arm in a round
 	length time.Duration
 }
 
@@ -162,7 +162,7 @@ func (c comparison) round(ctx context.Context, commands map[string]string, rando
 	return means, nil
 }
 
-// arm is a bench-pool that waits for its turn.
+// arm is a bench-pool process that waits for its turn.
 type arm struct {
 	process *exec.Cmd
 	asks    io.WriteCloser
@@ -188,7 +188,7 @@ func (c comparison) start(ctx context.Context, command string) (*arm, error) {
 	return a, a.process.Start()
 }
 
-// turn measures one.
+// turn makes the arm measure one turn.
 func (a *arm) turn() (map[string]float64, error) {
 	if _, err := io.WriteString(a.asks, "\n"); err != nil {
 		return nil, err
@@ -196,7 +196,7 @@ func (a *arm) turn() (map[string]float64, error) {
 	return a.said()
 }
 
-// said is what the arm has measured when it next says so.
+// said reads the arm's next results.
 func (a *arm) said() (map[string]float64, error) {
 	var metrics map[string]float64
 	if err := a.answers.Decode(&metrics); err != nil {
@@ -210,7 +210,7 @@ func (a *arm) said() (map[string]float64, error) {
 	return metrics, nil
 }
 
-// stop ends the arm, and returns what it says was wrong.
+// stop ends the arm, and returns an error with its output if it failed.
 func (a *arm) stop() error {
 	a.asks.Close() //nolint:errcheck // it may have ended before
 	if err := a.process.Wait(); err != nil {

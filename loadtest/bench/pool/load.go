@@ -36,14 +36,14 @@ var (
 	capacity   = api.Resources{CPUMilli: 64_000, MemoryBytes: 256 << 30}
 )
 
-// load is the pools of some nodes, kept open for as long as it is.
+// load keeps the pools of some nodes open until it is closed.
 type load struct {
 	options
 	server       redisconn.Server
 	pools, beats *pool.Redis
 	nodes        []node
 	stop         context.CancelFunc
-	beating      chan error // has one value, when the heartbeats have ended
+	beating      chan error // gets one value, when the heartbeats have ended
 }
 
 type node struct {
@@ -86,14 +86,14 @@ func newLoad(ctx context.Context, o options, addr string, nodes int) (*load, err
 	return l, nil
 }
 
-// followers are the agents of the nodes, but for their heartbeats.
+// followers stands in for the agents of the nodes, except for their heartbeats.
 type followers struct {
 	pools []*pool.Redis
 	stop  context.CancelFunc
 	work  errgroup.Group
 }
 
-// follow has the agents of all nodes follow what happens, and read the state once a second.
+// follow makes the agents of all nodes follow events, and read the state once a second.
 func (l *load) follow(ctx context.Context) (*followers, error) {
 	ctx, stop := context.WithCancel(ctx)
 	f := &followers{stop: stop}
@@ -138,7 +138,7 @@ func (f *followers) close() error {
 
 func podOf(connection int) string { return fmt.Sprintf("default/pod-%d", connection) }
 
-// fill begins what stays in flight.
+// fill begins the invocations that stay in flight.
 func (l *load) fill(ctx context.Context) error {
 	for i, n := range l.nodes {
 		if err := l.beatOf(ctx, n); err != nil {
@@ -179,18 +179,18 @@ func (l *load) invocation(id, pod string, function int) pool.Invocation {
 	}
 }
 
-// loop is what was measured in one.
+// loop is the result of one loop.
 type loop struct {
 	took        time.Duration
 	begins      []float64          // milliseconds, ascending
-	left        map[string]float64 // of each core, the share that nobody used
+	left        map[string]float64 // the unused share of each core
 	redis       float64            // the share of its core that Redis used
 	invocations int
-	failed      int // calls, most of them because the machine had no time for one
+	failed      int // failed calls, most of them because the machine had no time
 }
 
-// loop lets invocations begin and end for the length: at a rate, in which case the
-// time of a Begin counts from when it was due, or without pauses when the rate is 0.
+// loop begins and ends invocations for l.length. With a rate, the time of a Begin counts
+// from when it was due. With rate 0, there are no pauses.
 func (l *load) loop(ctx context.Context, s *server, rate float64) (*loop, error) {
 	idleBefore, err := idle()
 	if err != nil {
@@ -241,8 +241,8 @@ func (l *load) loop(ctx context.Context, s *server, rate float64) (*loop, error)
 	return result, nil
 }
 
-// connection is one connection's share of a loop: one call at a time. It returns how
-// many milliseconds each Begin took, and how many calls failed.
+// connection is one connection's share of a loop: one call at a time. It returns how many
+// milliseconds each Begin took, and how many calls failed.
 func (l *load) connection(ctx context.Context, c int, start time.Time, rate float64) (begins []float64, failed int, err error) {
 	random := rand.New(rand.NewPCG(l.seed, uint64(c)))
 	for i := 0; ; i++ {
@@ -285,7 +285,7 @@ func (l *load) connection(ctx context.Context, c int, start time.Time, rate floa
 
 func (l *loop) perSecond() float64 { return float64(l.invocations) / l.took.Seconds() }
 
-// microseconds is what Redis computed for one invocation, the same however much of
+// microseconds is Redis's CPU time for one invocation, which does not depend on how much of
 // its core others took.
 func (l *loop) microseconds() float64 { return l.redis * 1e6 / l.perSecond() }
 
@@ -300,7 +300,7 @@ func (l *loop) String() string {
 		l.redis*100, l.microseconds(), strings.Join(cores, ", "))
 }
 
-// into adds the figures to the metrics, under names that begin and end with these.
+// into adds the figures to the metrics, under names that begin with prefix and end with of.
 func (l *loop) into(metrics map[string]float64, of, prefix string) {
 	metrics[prefix+"begin_p50_ms"+of] = report.Percentile(l.begins, 50)
 	metrics[prefix+"begin_p99_ms"+of] = report.Percentile(l.begins, 99)

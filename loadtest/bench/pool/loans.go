@@ -8,15 +8,15 @@ import (
 	"libra.dev/libra/pkg/pool"
 )
 
-// loans are what invocations borrow, from when they begin until they end: what a node can lend at first is worth
-// less where its donors end soon, and more where others begin. It changes only with what begins and ends on a node.
+// loans tracks what invocations borrow from begin to end: what a node can lend at first is worth less if its donors
+// end soon, and more if others begin. It changes only when something begins or ends on a node.
 type loans struct {
 	mu sync.Mutex
 	of map[string]map[string]*loan // by node and pod, which has one invocation at a time
 }
 
 type loan struct {
-	read  time.Time // of the pool's time
+	read  time.Time // in the pool's time
 	since time.Time
 	milli int64
 	sum   int64 // in milli CPU times milliseconds, until since
@@ -33,7 +33,7 @@ func (l *loans) begin(node, pod string) {
 	l.of[node][pod] = &loan{since: time.Now()}
 }
 
-// end returns what was borrowed in all.
+// end returns the total that was borrowed, in milli CPU times milliseconds.
 func (l *loans) end(node, pod string) int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -1,5 +1,5 @@
-// Command pool measures the harvest pool on one Redis that has a core to itself: how
-// many invocations a second it takes, and how long a Begin takes.
+// Command pool measures the harvest pool on one Redis that has a core to itself: how many
+// invocations a second it handles, and how long a Begin takes.
 package main
 
 import (
@@ -20,7 +20,7 @@ import (
 
 func main() { machine.Main(newRoot()) }
 
-// shared are what all commands have in common.
+// shared has the flags of all commands.
 type shared struct {
 	out, commit, redis string
 	seed               uint64
@@ -33,10 +33,10 @@ func (s *shared) flags(f *pflag.FlagSet, out string) {
 	f.StringVar(&s.redis, "redis", "manifests/base/redis/deployment.yaml", "Deployment of Redis, whose arguments it has here")
 }
 
-// quickUsage is of the flag that most of them have.
+// quickUsage is the help of the flag that most of them have.
 const quickUsage = "a smoke test: all steps in a few seconds, for figures that mean little"
 
-// options are what the user chooses.
+// options are the user's choices.
 type options struct {
 	shared
 	quick       bool
@@ -83,7 +83,7 @@ All of it several times, for an interval of what has a goal.`,
 	return cmd
 }
 
-// loadFlags say what a load is of.
+// loadFlags adds the flags that describe a load.
 func (o *options) loadFlags(f *pflag.FlagSet) {
 	f.IntVar(&o.connections, "connections", 8, "connections, each with one call at a time")
 	f.IntVar(&o.standing, "standing", 10, "invocations in flight all the time on each node, all with something to lend")
@@ -193,8 +193,8 @@ func (o options) round(ctx context.Context, as shipped, pinned bool, say func(st
 	return metrics, nil
 }
 
-// goals of a run with one number of nodes, by the start of a metric's name: up to mostNodes of
-// them, but for the memory.
+// goals are for a run with one number of nodes, up to mostNodes, by the start of a metric's
+// name. The goal for memory applies to any number.
 var goals = []struct {
 	name, what string
 	goal       stats.Goal
@@ -205,8 +205,8 @@ var goals = []struct {
 
 const mostNodes = 1000
 
-// summary has the mean of each metric, with the interval of those that have a goal, and says
-// which of these hold.
+// summary returns the mean of each metric, with the interval of those that have a goal, and
+// says which goals hold.
 func (o options) summary(rounds []map[string]float64, limitMiB float64, say func(string, ...any)) map[string]float64 {
 	metrics := map[string]float64{"redis_limit_mib": limitMiB}
 	mean := func(name string) stats.Interval {
@@ -234,7 +234,7 @@ func (o options) summary(rounds []map[string]float64, limitMiB float64, say func
 		for _, round := range rounds {
 			metrics["redis_mib"] = max(metrics["redis_mib"], round["followed_redis_mib"+of])
 		}
-		// The number of nodes that went worst speaks for all.
+		// The number of nodes with the worst result counts.
 		metrics["begin_p99_ms"] = max(metrics["begin_p99_ms"], metrics["begin_p99_ms"+of])
 		if least, ok := metrics["invocations_per_s"]; !ok || metrics["invocations_per_s"+of] < least {
 			metrics["invocations_per_s"] = metrics["invocations_per_s"+of]
@@ -245,10 +245,10 @@ func (o options) summary(rounds []map[string]float64, limitMiB float64, say func
 	return metrics
 }
 
-// measured is what was measured with one number of nodes.
+// measured is the result for one number of nodes.
 type measured struct {
 	closed, open, followed *loop
-	without, with          memory // agents
+	without, with          memory // without and with agents
 }
 
 // run measures one number of nodes, on a Redis of its own.

@@ -12,7 +12,7 @@ import (
 	"libra.dev/libra/loadtest/demo/report"
 )
 
-// quick runs the command so that it takes a few seconds, and returns its results and what it printed.
+// quick runs the command for a few seconds, and returns its results and its output.
 func quick(t *testing.T, args ...string) (results report.Results, printed string) {
 	t.Helper()
 	dir := t.TempDir()

@@ -15,7 +15,7 @@ import (
 	"libra.dev/libra/loadtest/demo/report"
 )
 
-// picturing is what the user chooses.
+// picturing has the user's choices.
 type picturing struct {
 	options
 	activators int
@@ -57,7 +57,7 @@ had for them, when they were placed, they borrowed until they ended.`,
 }
 
 func (p picturing) check() error {
-	p.followed = p.rate // which is not used here
+	p.followed = p.rate // not used here
 	err := p.options.check()
 	if p.placed < 1 || p.placed > 1e6 {
 		err = errors.Join(err, fmt.Errorf("--placed is %v; it must be 1 to 1000000", p.placed))

@@ -20,14 +20,14 @@ import (
 	"libra.dev/libra/pkg/settings"
 )
 
-// grantedGoal is of what the pool had for requests, over what they were placed for.
+// grantedGoal is for the CPU that invocations were granted, as a share of what they were placed for.
 var grantedGoal = stats.Goal{Bound: 0.85, AtLeast: true}
 
 const mostPlacing = 16
 
 // measurePlaced has activators place invocations on a Redis of their own.
 func (p picturing) measurePlaced(ctx context.Context, as shipped, pinned bool, out io.Writer) (_ map[string]float64, err error) {
-	p.standing, p.connections = 0, 2*p.activators // each has two pods on a node
+	p.standing, p.connections = 0, 2*p.activators // each activator has two pods on a node
 	s, err := startServer(ctx, as, pinned)
 	if err != nil {
 		return nil, err
@@ -60,13 +60,13 @@ func (p picturing) measurePlaced(ctx context.Context, as shipped, pinned bool, o
 	}, nil
 }
 
-// promises are, in milli CPU times milliseconds, what invocations were placed for, what they borrowed until they
-// ended, and what that would be had they kept what they borrowed when they began, which is what the activator's metric
-// libra.placement.cpu has.
+// promises has, in milli CPU times milliseconds, what invocations were placed for, what they borrowed until they
+// ended, and what they would have borrowed had they kept what they had when they began. The activator's metric
+// libra.placement.cpu has the last.
 type promises struct {
 	promised, granted, begun atomic.Int64
 	number, wanted, failed   atomic.Int64
-	// requests are all, and chosen are those that could go to more than one pod.
+	// requests counts all, and chosen those that could go to more than one pod.
 	requests, chosen atomic.Int64
 	running          sync.WaitGroup
 }
@@ -87,16 +87,16 @@ func (p *promises) share() float64 {
 }
 func (p *promises) coreSeconds() float64 { return float64(p.promised.Load()) / 1e6 }
 
-// activator is one that places invocations.
+// activator is an activator that places invocations.
 type activator struct {
 	pools           *pool.Redis
 	donors, wanting *placement.Revision
 	dests           []string
 	random          *rand.Rand
-	borrowed        *loans // of all
+	borrowed        *loans // by all activators
 }
 
-// place tells of each round.
+// place calls tell with each round that counts.
 func (l *load) place(ctx context.Context, p picturing, tell func(*promises)) (err error) {
 	following, stop := context.WithCancel(ctx)
 	var running sync.WaitGroup
@@ -113,7 +113,7 @@ func (l *load) place(ctx context.Context, p picturing, tell func(*promises)) (er
 		a.borrowed = borrowed
 		activators = append(activators, a)
 	}
-	// The first round is until as much is in flight as later, and the last until all of the one before have ended.
+	// The first round fills up until as much is in flight as later. The last runs until the one before it has ended.
 	var rounds []*promises
 	defer func() {
 		for _, of := range rounds {
@@ -156,7 +156,7 @@ func (l *load) newActivator(ctx context.Context, running *sync.WaitGroup, number
 	donors, wanting := types.NamespacedName{Namespace: "default", Name: "donor"}, types.NamespacedName{Namespace: "default", Name: "wanting"}
 	activators := l.connections / 2
 	for _, id := range []types.NamespacedName{donors, wanting} {
-		// Of the pods on a node each has one.
+		// Each activator has one of the pods on a node.
 		slots.SetActivators(id, number, activators)
 		for i, n := range l.nodes {
 			for of := range activators {
@@ -172,8 +172,8 @@ func (l *load) newActivator(ctx context.Context, running *sync.WaitGroup, number
 	return a, nil
 }
 
-// placing has an activator place invocations for the length of a round, half of which lend and half of which borrow.
-// They end by themselves.
+// placing makes an activator place invocations for the length of a round. Half of them lend and half borrow. They end
+// by themselves.
 func (l *load) placing(ctx context.Context, a *activator, p picturing, prefix string, number int, of *promises) {
 	start := time.Now()
 	for i := 0; ; i++ {
@@ -204,11 +204,11 @@ func (l *load) placing(ctx context.Context, a *activator, p picturing, prefix st
 	}
 }
 
-// invoke begins an invocation where it was placed, and ends it when it was said to.
+// invoke begins an invocation where it was placed, and ends it after its duration.
 func (l *load) invoke(ctx context.Context, a *activator, choice placement.Choice, inv pool.Invocation, of *promises) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout+inv.Duration)
 	defer cancel()
-	// One that finds no free slot shares a pod, of which it is not known who borrows what.
+	// An invocation without a free slot shares a pod, and then it is not known which one borrows what.
 	wants := inv.Want.CPUMilli > 0 && !choice.Over
 	if wants {
 		a.borrowed.begin(choice.Node, inv.Pod)

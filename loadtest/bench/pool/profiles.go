@@ -22,7 +22,7 @@ import (
 	"libra.dev/libra/pkg/pool"
 )
 
-// Probes begin something on a node, and look when a picture has it.
+// Probes begin an invocation on a node, and check when a picture shows it.
 const (
 	probesAtOnce = 8
 	probeDomain  = "probe"
@@ -31,13 +31,13 @@ const (
 	probeMost    = 5 * time.Second
 )
 
-// Goals of the profiles at 1,000 nodes.
+// Goals for pictures of 1,000 nodes.
 var (
 	shareGoal     = stats.Goal{Bound: 0.1}
 	stalenessGoal = stats.Goal{Bound: 150}
 )
 
-// profiled is what was measured with and without a picture, by round.
+// profiled has the measurements with and without a picture, by round.
 type profiled struct {
 	with, without []*loop
 	staleness     []float64 // of each probe, in milliseconds
@@ -81,7 +81,7 @@ func (p picturing) measure(ctx context.Context, as shipped, pinned bool, out io.
 	return m, nil
 }
 
-// pictured is the loop while an activator keeps a picture, and how stale that is.
+// pictured runs the loop while an activator keeps a picture, and returns how stale the picture is.
 func (p picturing) pictured(ctx context.Context, l *load, s *server) (_ *loop, staleness []float64, err error) {
 	following, stop := context.WithCancel(ctx)
 	var running sync.WaitGroup
@@ -126,8 +126,8 @@ func newPicture(profiles *pool.Redis) (*placement.Picture, error) {
 	})
 }
 
-// probe begins an invocation that lends, waits until the picture says that something is lent, and
-// ends it. It returns how long that took from when the Begin was sent.
+// probe begins an invocation that lends, waits until the picture shows that something is lent, and ends it.
+// It returns the time from sending the Begin until then.
 func (l *load) probe(ctx context.Context, picture *placement.Picture, node, id string) (time.Duration, error) {
 	view := picture.View(node, probeDomain)
 	lends := func() (lends, known bool) {
@@ -167,7 +167,7 @@ func (m profiled) summary(p picturing, out io.Writer) map[string]float64 {
 	more, with, without := make([]float64, p.rounds), make([]float64, p.rounds), make([]float64, p.rounds)
 	for i := range more {
 		with[i], without[i] = m.with[i].redis, m.without[i].redis
-		// Where the machine is too busy for the rate, there are fewer invocations in one than in the other.
+		// If the machine is too busy for the rate, one arm has fewer invocations than the other.
 		more[i] = with[i] - m.without[i].microseconds()*m.with[i].perSecond()/1e6
 	}
 	share := stats.Mean(more, p.seed)

@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	// redisCore is the core that Redis has to itself, where there are several.
+	// redisCore is the core that Redis has to itself if there are several.
 	redisCore = 0
 
 	startTimeout = 10 * time.Second
@@ -30,8 +30,8 @@ const (
 	ticksPerSecond = 100
 )
 
-// leaveCore takes this process off a core, and says whether there is another. What
-// other processes do there is not its to say: what was left of the cores is.
+// leaveCore takes this process off a core, and reports whether there is another.
+// It cannot keep others off; the results say how much of each core was left.
 func leaveCore(core int) (bool, error) {
 	var all unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &all); err != nil {
@@ -41,7 +41,7 @@ func leaveCore(core int) (bool, error) {
 		return false, nil
 	}
 	all.Clear(core)
-	// Threads inherit it from the one that starts them, which may be about to.
+	// Twice: a thread may just be inheriting the old set from its starter.
 	for range 2 {
 		threads, err := os.ReadDir("/proc/self/task")
 		if err != nil {
@@ -60,7 +60,7 @@ func leaveCore(core int) (bool, error) {
 	return true, nil
 }
 
-// shipped is how the manifests have Redis.
+// shipped is Redis as the manifests configure it.
 type shipped struct {
 	args        []string
 	memoryBytes int64 // the container's limit
@@ -144,11 +144,11 @@ func (s *server) stop() error {
 
 // memory is what Redis takes up, in bytes.
 type memory struct {
-	most        int64 // of all, at any time
+	most        int64 // the peak of the whole process
 	data        int64 // what maxmemory bounds
-	functions   int64 // what they keep, and their text
+	functions   int64 // their state, and their text
 	connections int64
-	clients     int64 // how many connections
+	clients     int64 // number of connections
 }
 
 func (s *server) memory(ctx context.Context) (m memory, err error) {
@@ -182,7 +182,7 @@ func (m memory) String() string {
 		float64(m.most)/mib, float64(m.data)/mib, float64(m.functions)/mib, float64(m.connections)/mib, m.clients)
 }
 
-// idle is how long each core has had nothing to do so far.
+// idle returns how long each core has been idle so far.
 func idle() (map[string]time.Duration, error) {
 	data, err := os.ReadFile("/proc/stat")
 	if err != nil {

@@ -21,18 +21,18 @@ import (
 )
 
 const (
-	// pollEvery is how late a change may be seen.
+	// pollEvery bounds how late a change is seen.
 	pollEvery      = 100 * time.Microsecond
 	changeTimeout  = 15 * time.Second
 	cleanUpTimeout = 2 * time.Minute
-	// loanMilli is what one pod lends to the other.
+	// loanMilli is the CPU that one pod lends to the other.
 	loanMilli = 400
-	// settle is beyond the moments in which the agent works off a loan's end.
+	// settle is longer than the agent needs to carry out the end of a loan.
 	settle = 50 * time.Millisecond
 )
 
-// Names of the functions, of which the first did not opt in: nobody but this
-// command changes its limits.
+// Names of the functions. The first did not opt in, so that only this command
+// changes its limits.
 const (
 	alone    = "bench-resize"
 	donor    = "bench-donor"
@@ -41,7 +41,7 @@ const (
 
 var limits = api.Resources{CPUMilli: 600, MemoryBytes: 64 << 20}
 
-// repetitions is how often each way is measured.
+// repetitions says how often each way is measured.
 type repetitions struct {
 	spaced, backToBack, loans, writes int
 	spacing                           time.Duration
@@ -155,18 +155,18 @@ func bench(ctx context.Context, o rig.Options, n repetitions, out io.Writer) (er
 	return z.report(ctx, out)
 }
 
-// note notes how long one change took.
+// note records how long one change took.
 func (z *resizing) note(name string, took time.Duration) {
 	z.times[name] = append(z.times[name], rig.Milliseconds(took))
 }
 
-// other is another CPU limit than the present one of the pod alone.
+// other returns a CPU limit other than the current one of the pod of alone.
 func (z *resizing) other() (int64, error) {
 	now, err := z.pods[alone].CPULimit()
 	if err != nil {
 		return 0, err
 	}
-	// Whole tens, which Kubernetes and the kernel write alike.
+	// Whole tens, which Kubernetes and the kernel represent alike.
 	to := limits.CPUMilli - 10*(1+z.random.Int64N(20))
 	if to == now {
 		to = limits.CPUMilli
@@ -193,7 +193,7 @@ func (z *resizing) patch(ctx context.Context, name string) error {
 	return nil
 }
 
-// write sets the limit in the kernel, which nobody hears of.
+// write sets the limit in the kernel, and tells nobody.
 func (z *resizing) write() error {
 	to, err := z.other()
 	if err != nil {
@@ -215,13 +215,13 @@ func (z *resizing) write() error {
 }
 
 // lend makes a loan and ends it. The intent to change limits is the Begin of the
-// borrower: before it, the donor's surplus lies in the pool and changes nothing.
+// borrower: before it, the donor's surplus is in the pool and changes nothing.
 func (z *resizing) lend(ctx context.Context) error {
 	gives, takes := z.pods[donor], z.pods[borrower]
 	if err := rig.AwaitWhole(ctx, gives, takes); err != nil {
 		return err
 	}
-	// At no fixed distance from the agent's rounds.
+	// Vary the distance from the agent's rounds.
 	if err := rig.Pause(ctx, settle+time.Duration(z.random.Int64N(int64(settle)))); err != nil {
 		return err
 	}

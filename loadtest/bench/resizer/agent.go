@@ -32,11 +32,11 @@ const (
 	agentNode      = "bench-node"
 	agentNamespace = "default" // under source node, as every namespace that says nothing
 	agentRevision  = "f-00001"
-	// dozers are pods of the node that did not opt in and run now and then.
+	// dozers is the number of the node's pods that did not opt in and run now and then.
 	dozers = 10
 
-	// A request computes for work and waits for others for waits, both on average and
-	// exponentially distributed.
+	// A request computes for work and waits for waits, both on average and exponentially
+	// distributed.
 	work  = 40 * time.Millisecond
 	waits = 1500 * time.Millisecond
 
@@ -62,7 +62,7 @@ type worker struct {
 	out *bufio.Scanner
 }
 
-// work starts a process in a container, which ends with the site, and with this process.
+// work starts a process in a container. The process ends with the site, and with this process.
 func (s *site) work(in container, args ...string) (*worker, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -107,7 +107,7 @@ func (s *site) newAgentSite(ctx context.Context) (*agentSite, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The pods' own ceiling is all of the node.
+	// The pods' ceiling is the whole node.
 	ceiling := api.Resources{CPUMilli: int64(runtime.NumCPU()) * 1000, MemoryBytes: allocation.MemoryBytes}
 	if err := makeNode(ctx, s.kube, agentNode, nil, ceiling.CPUMilli); err != nil {
 		return nil, err
@@ -134,7 +134,7 @@ func (s *site) newAgentSite(ctx context.Context) (*agentSite, error) {
 	return a, nil
 }
 
-// run makes a pod, its cgroup as the kubelet would after the controller has given it its
+// run makes a pod, its cgroup as the kubelet would make it once the controller has set the
 // ceiling, and the process in it.
 func (a *agentSite) run(ctx context.Context, pod *corev1.Pod, i int, ceiling api.Resources) error {
 	if err := a.pods.Create(ctx, pod); err != nil {
@@ -163,7 +163,7 @@ func (a *agentSite) run(ctx context.Context, pod *corev1.Pod, i int, ceiling api
 	return err
 }
 
-// report is what the kubelet says of a pod that runs.
+// report sets a pod's status as the kubelet does when the pod runs.
 func (a *agentSite) report(ctx context.Context, pod *corev1.Pod, id string) error {
 	started := metav1.Now()
 	pod.Status.Phase, pod.Status.ObservedGeneration, pod.Status.StartTime = corev1.PodRunning, pod.Generation, &started
@@ -252,7 +252,7 @@ func (s *site) measureAgent(ctx context.Context, metrics map[string]float64) (fi
 	}, nil
 }
 
-// end ends a function, and says how many requests it has served.
+// end ends a function, and returns how many requests it has served.
 func (w *worker) end() (served int, err error) {
 	if err := w.in.Close(); err != nil {
 		return 0, err
@@ -264,7 +264,7 @@ func (w *worker) end() (served int, err error) {
 	return served, err
 }
 
-// countInFlight is how many requests are in flight on average, as the pool sees them now and then.
+// countInFlight returns the mean number of requests in flight, as the pool sees them now and then.
 func countInFlight(ctx context.Context, pools *pool.Redis) float64 {
 	var counts []float64
 	for rig.Pause(ctx, beatEvery) == nil {

@@ -17,18 +17,18 @@ import (
 	"libra.dev/libra/pkg/settings"
 )
 
-// controllerUser is who the controller is to the API server.
+// controllerUser is the controller's user in the API server.
 const controllerUser = "system:serviceaccount:" + settings.Namespace + ":libra-resizer"
 
-// audit reads the API server's audit log while that is written.
+// audit reads the API server's audit log while it is being written.
 type audit struct {
 	path    string
 	file    *os.File
 	in      *bufio.Reader
-	partial string // a line of which the rest is to come
+	partial string // a line whose rest is to come
 
-	came    []time.Time    // requests, whatever became of them
-	kinds   map[string]int // how many, by verb and resource
+	came    []time.Time    // arrivals of requests, whatever became of them
+	kinds   map[string]int // number of requests, by verb and resource
 	resizes []resized
 }
 
@@ -38,7 +38,7 @@ type resized struct {
 	at  time.Time
 }
 
-// read takes in what was logged since it was last called.
+// read takes in everything logged since the last call.
 func (a *audit) read() error {
 	if a.file == nil {
 		file, err := os.Open(a.path)
@@ -97,7 +97,7 @@ func kindOf(event auditv1.Event) string {
 	return event.Verb + " " + what
 }
 
-// between is how many requests came in a time.
+// between counts the requests that arrived in a time.
 func (a *audit) between(from, to time.Time) int {
 	n := 0
 	for _, at := range a.came {
@@ -108,7 +108,7 @@ func (a *audit) between(from, to time.Time) int {
 	return n
 }
 
-// resizedAfter is when a pod's first resize after a time was accepted.
+// resizedAfter returns when a pod's first resize after a time was accepted.
 func (a *audit) resizedAfter(pod string, after time.Time) (time.Time, bool) {
 	for _, r := range a.resizes {
 		if r.pod == pod && r.at.After(after) {

@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// As the API server writes them, but for what is not read.
+// Events as the API server writes them, without the fields that are not read.
 const (
 	auditedUpdate = `{"stage":"RequestReceived","requestURI":"/apis/coordination.k8s.io/v1/namespaces/libra-system/leases/libra-resizer?timeout=3s","verb":"update","user":{"username":"system:serviceaccount:libra-system:libra-resizer"},"objectRef":{"resource":"leases","namespace":"libra-system","name":"libra-resizer"},"requestReceivedTimestamp":"2026-01-01T00:00:01.000000Z","stageTimestamp":"2026-01-01T00:00:01.000000Z"}` + "\n"
 	auditedAnswer = `{"stage":"ResponseComplete","verb":"update","user":{"username":"system:serviceaccount:libra-system:libra-resizer"},"objectRef":{"resource":"leases"},"responseStatus":{"code":200},"requestReceivedTimestamp":"2026-01-01T00:00:01.000000Z","stageTimestamp":"2026-01-01T00:00:01.500000Z"}` + "\n"
@@ -36,7 +36,7 @@ func TestAudit(t *testing.T) {
 		t.Fatalf("before anything was logged: %v", err)
 	}
 	whole := auditedUpdate + auditedAnswer + auditedOther + auditedResize + auditedRefusal
-	// The API server may be in the middle of a line at any time.
+	// The API server may have written half a line at any time.
 	for _, length := range []int{10, len(auditedUpdate) + 5, len(whole)} {
 		if err := os.WriteFile(a.path, []byte(whole[:length]), 0o644); err != nil {
 			t.Fatal(err)

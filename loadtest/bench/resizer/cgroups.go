@@ -16,16 +16,16 @@ import (
 	"libra.dev/libra/pkg/api"
 )
 
-// mounted is where cgroups are on every node.
+// mounted is where cgroups are mounted on every node.
 const mounted = "/sys/fs/cgroup"
 
 const (
 	periodMicros = 100_000
-	// removeTimeout is how long the kernel may take to let go of a cgroup whose processes ended.
+	// removeTimeout is how long the kernel may take to release a cgroup whose processes ended.
 	removeTimeout = 10 * time.Second
 )
 
-// v1Controllers are those whose hierarchies the agent reads.
+// v1Controllers are the controllers whose hierarchies the agent reads.
 var v1Controllers = []string{"cpu", "cpuacct", "memory"}
 
 func isV2() bool {
@@ -33,7 +33,7 @@ func isV2() bool {
 	return err == nil
 }
 
-// cgroupsWritable says why there can be no cgroups of our own.
+// cgroupsWritable returns an error that says why we cannot make cgroups.
 func cgroupsWritable() error {
 	dirs := []string{mounted}
 	if !isV2() {
@@ -51,17 +51,17 @@ func cgroupsWritable() error {
 	return nil
 }
 
-// cgroups is a node's part of the kernel's cgroups, below one of our own.
+// cgroups is a node's part of the kernel's cgroups, below a cgroup of our own.
 type cgroups struct {
-	// root is what the agent takes for where cgroups are mounted, so that it sees nothing of the
-	// rest of this machine.
+	// root is where the agent thinks that cgroups are mounted, so that it sees nothing else of this
+	// machine.
 	root string
 	v2   bool
-	tops []string // our own: one on v2, one in each hierarchy on v1
-	made []string // all, those that are in another after it
+	tops []string // our own cgroups: one on v2, one in each hierarchy on v1
+	made []string // all of them, parents first
 }
 
-// newCgroups makes one of a name, and on v1 a folder with links to it.
+// newCgroups makes a cgroup called name, and on v1 links to it in the folder links.
 func newCgroups(name, links string) (*cgroups, error) {
 	c := &cgroups{v2: isV2()}
 	if c.v2 {
@@ -84,7 +84,7 @@ func newCgroups(name, links string) (*cgroups, error) {
 	return c, c.make("")
 }
 
-// make makes a cgroup below ours, and those that it is in.
+// make makes a cgroup below ours, and its parents.
 func (c *cgroups) make(path string) error {
 	for _, top := range c.tops {
 		dir := filepath.Join(top, path)
@@ -115,8 +115,8 @@ func (c *cgroups) make(path string) error {
 	return nil
 }
 
-// container makes the cgroup of a pod's container as the kubelet does, with limits, and a weight that
-// follows from the pod's request.
+// container makes the cgroup of a pod's container as the kubelet does, with limits, and a weight from
+// the pod's request.
 func (c *cgroups) container(podUID, id string, requests, limits api.Resources) (container, error) {
 	pod := filepath.Join("kubepods", "burstable", "pod"+podUID)
 	path := filepath.Join(pod, id)
@@ -152,10 +152,10 @@ func (c *cgroups) container(podUID, id string, requests, limits api.Resources) (
 
 func writeFile(path, text string) error { return os.WriteFile(path, []byte(text), 0o644) }
 
-// container is the cgroup of one.
+// container is the cgroup of a container.
 type container struct{ dirs []string }
 
-// add puts a process into it.
+// add moves a process into the cgroup.
 func (c container) add(pid int) error {
 	for _, dir := range c.dirs {
 		if err := writeFile(filepath.Join(dir, "cgroup.procs"), strconv.Itoa(pid)); err != nil {
@@ -165,7 +165,7 @@ func (c container) add(pid int) error {
 	return nil
 }
 
-// remove removes all, in which no process may be any more.
+// remove removes all cgroups. No process may be left in them.
 func (c *cgroups) remove() error {
 	var errs []error
 	for _, dir := range slices.Backward(c.made) {

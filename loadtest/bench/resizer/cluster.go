@@ -38,9 +38,8 @@ const (
 //go:embed stages.yaml
 var stages []byte
 
-// auditPolicy has the API server log who asked it for what, of those who are measured alone. A
-// request is told twice: when it has come, which counts those that last, too, and when it has been
-// answered.
+// auditPolicy makes the API server log only the requests of those who are measured. Each request is logged
+// twice: on arrival, which counts long-running ones, too, and when it has been answered.
 const auditPolicy = `apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [ResponseStarted]
@@ -50,7 +49,7 @@ rules:
 - level: None
 `
 
-// startCluster starts the control plane, with Libra's own manifests in it and nothing else yet.
+// startCluster starts the control plane, with only Libra's own manifests in it.
 func (s *site) startCluster(ctx context.Context) error {
 	s.say("starting etcd, an API server and Redis")
 	assets := filepath.Join(s.dir, "assets")
@@ -69,14 +68,14 @@ func (s *site) startCluster(ctx context.Context) error {
 
 	plane := apiservertest.Environment(assets)
 	plane.CRDs = []*apiextensionsv1.CustomResourceDefinition{revisions()}
-	// envtest starts them in process groups of their own, and puts their files in TMPDIR.
+	// envtest starts both in process groups of their own, and puts their files in TMPDIR.
 	if err := os.Setenv("TMPDIR", s.dir); err != nil {
 		return err
 	}
 	apiServer := plane.ControlPlane.GetAPIServer()
 	apiServer.Configure().
 		Set("audit-policy-file", policy).Set("audit-log-path", s.audit.path).
-		// A cluster of this size is given more.
+		// A cluster of this size gets more.
 		Set("max-requests-inflight", "1000").Set("max-mutating-requests-inflight", "500")
 	plane.ControlPlane.Etcd.Configure().Set("quota-backend-bytes", fmt.Sprint(8<<30)).Set("log-level", "warn")
 	var err error
@@ -115,7 +114,7 @@ func (s *site) logFile(name string) (*os.File, error) {
 	return f, err
 }
 
-// applied are the arguments of `kubectl apply` for the manifests that the parts have on every cluster, in order.
+// applied has the arguments of `kubectl apply` for the manifests that the parts need on every cluster, in order.
 var applied = [][]string{
 	{"-f", filepath.Join(baseManifests, "core", "namespace.yaml")},
 	{"-k", filepath.Join(baseManifests, "crds")},
@@ -125,8 +124,8 @@ var applied = [][]string{
 	{"-k", filepath.Join(baseManifests, "agent")},
 }
 
-// applyManifests gives the parts the accounts and the rights that they have on every cluster.
-// There is nobody who would start the pods of the Deployment and the DaemonSet.
+// applyManifests gives the parts the accounts and the rights that they have on every cluster. Nothing here
+// starts the pods of the Deployment and the DaemonSet.
 func (s *site) applyManifests(ctx context.Context, kubectl string) error {
 	for _, what := range applied {
 		ctx, cancel := context.WithTimeout(ctx, applyTimeout)
@@ -146,7 +145,7 @@ func (s *site) applyManifests(ctx context.Context, kubectl string) error {
 	return nil
 }
 
-// account is the kubeconfig of a service account, which has its rights and no others.
+// account writes the kubeconfig of a service account, which has that account's rights and no others.
 func (s *site) account(ctx context.Context, namespace, name string) (path string, err error) {
 	token, err := s.kube.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, name, &authenticationv1.TokenRequest{
 		Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: ptr.To(int64(tokenLifetime / time.Second))},
@@ -168,7 +167,7 @@ func tokenConfig(admin *rest.Config, token string) clientcmdapi.Config {
 	return *config
 }
 
-// revisions defines Knative's Revisions, without their schema: nobody validates them here.
+// revisions defines Knative's Revisions without their schema: nobody validates them here.
 func revisions() *apiextensionsv1.CustomResourceDefinition {
 	crd := &apiextensionsv1.CustomResourceDefinition{Spec: apiextensionsv1.CustomResourceDefinitionSpec{
 		Group: "serving.knative.dev",

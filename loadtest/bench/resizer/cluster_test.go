@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// The bench takes minutes and is run by hand: what it applies must not have moved away meanwhile.
+// The bench takes minutes and is run by hand, so nobody else notices if manifests move away.
 func TestAppliedManifestsAreThere(t *testing.T) {
 	const root = "../../.."
 	for _, what := range applied {

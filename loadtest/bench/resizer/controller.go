@@ -30,15 +30,15 @@ const (
 
 	fillTimeout   = 20 * time.Minute
 	settleTimeout = 20 * time.Minute
-	// quietTime is how long nothing must have been resized for the cluster to have settled, and
-	// settledTime how long it is left alone then.
+	// quietTime is how long there must be no resize for the cluster to have settled. settledTime
+	// is how long it is left alone then.
 	quietTime   = 5 * time.Second
 	settledTime = 15 * time.Second
-	// enough is the part of the loans asked for that must have been made.
+	// enough is the share of the requested loans that must have been made.
 	enough = 0.9
 )
 
-// replica is one of the controller.
+// replica is one replica of the controller.
 type replica struct {
 	*process
 	health, metrics string // host:port
@@ -62,7 +62,7 @@ func (r *replica) awaitReady(ctx context.Context) error {
 	return r.process.awaitReady(ctx, "http://"+r.health+"/readyz")
 }
 
-// counter is the sum of a counter of the process's own, over all of its series.
+// counter returns the sum over all series of one of the process's own counters.
 func counter(ctx context.Context, metrics, name string) (float64, error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
@@ -107,7 +107,7 @@ func (s *site) startNodes(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, fillTimeout)
 	defer cancel()
 	for n := 0; ; n++ {
-		// No more than one: what it costs to list them all, KWOK lacks.
+		// At most one pod: listing all of them costs what KWOK then lacks.
 		pending, err := s.kube.CoreV1().Pods("").List(ctx, metav1.ListOptions{FieldSelector: "status.phase=Pending", Limit: 1})
 		if err != nil {
 			return fmt.Errorf("wait until all pods run, by KWOK (its log is %s): %w", kwok.log, err)
@@ -183,10 +183,10 @@ func (s *site) measureController(ctx context.Context, metrics map[string]float64
 	return append(figures, taken), nil
 }
 
-// ceilings is how many pods have one.
+// ceilings is the number of pods that have a ceiling.
 func (s *site) ceilings() int { return s.nodes * s.optedInEach() / 2 }
 
-// awaitSettled waits until all that stands has been patched.
+// awaitSettled waits until all ceilings are in force and the resizes have stopped.
 func (s *site) awaitSettled(ctx context.Context, r *replica) error {
 	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
@@ -217,8 +217,8 @@ func (s *site) awaitSettled(ctx context.Context, r *replica) error {
 	}
 }
 
-// lackCeilings is how many pods have no ceiling in force yet. Answers that came too late for the
-// controller are not among the resizes that were accepted, so that it does not follow from those.
+// lackCeilings counts the pods whose ceiling is not in force yet. It cannot count accepted
+// resizes, because those lack the ones whose answers came too late for the controller.
 func (s *site) lackCeilings(ctx context.Context) (lack int, err error) {
 	for i := range namespaces {
 		if lends(i) {
@@ -237,7 +237,7 @@ func (s *site) lackCeilings(ctx context.Context) (lack int, err error) {
 	return lack, nil
 }
 
-// hasCeiling says that a pod's ceiling is in its spec, and that its node has it in force.
+// hasCeiling reports whether a pod's ceiling is in its spec, and in force on its node.
 func hasCeiling(pod *corev1.Pod) bool {
 	isUser := func(c corev1.Container) bool {
 		return c.Name == api.UserContainer && c.Resources.Limits.Cpu().MilliValue() == nodeCPU
@@ -245,7 +245,7 @@ func hasCeiling(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Spec.Containers, isUser) && pod.Status.ObservedGeneration == pod.Generation
 }
 
-// measureLoans measures both replicas while loans pass and nothing else happens.
+// measureLoans measures both replicas while loans are made and nothing else happens.
 func (s *site) measureLoans(ctx context.Context, l *lenders, leads, waits *replica, metrics map[string]float64) ([]figure, error) {
 	s.say("measuring for %v, with %.0f loans a second", s.length, s.loans)
 	const reconciles = "controller_runtime_reconcile_total"
@@ -296,7 +296,7 @@ func (s *site) measureLoans(ctx context.Context, l *lenders, leads, waits *repli
 	}, nil
 }
 
-// differences says how much more there is by now.
+// differences says how many more of each kind there are now.
 func differences(before, now map[string]int) string {
 	var said []string
 	for _, kind := range slices.Sorted(maps.Keys(now)) {

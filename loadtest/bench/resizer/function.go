@@ -19,17 +19,17 @@ import (
 	"libra.dev/libra/pkg/redisconn"
 )
 
-// function is what runs in a container of the agent's node.
+// function runs in a container of the agent's node.
 type function struct {
 	redis, node, pod, name string
 	seed                   uint64
 	owed                   api.Resources
-	work, waits            time.Duration // of a request, on average: CPU time, and what it waits beside
+	work, waits            time.Duration // of a request, on average: CPU time, and other waiting
 	dozes                  bool
 }
 
-// newFunction is the command that becomes the process in a container: this program itself, so that
-// nothing else has to be there.
+// newFunction returns the command that becomes the process in a container. It is this program
+// itself, so that no other is needed.
 func newFunction() *cobra.Command {
 	var f function
 	cmd := &cobra.Command{
@@ -55,8 +55,8 @@ func newFunction() *cobra.Command {
 	return cmd
 }
 
-// run does nothing until it is told a line, serves requests from then on, and ends with its input,
-// when it says how many it has served.
+// run does nothing until it reads a line. Then it serves requests until its input ends, and prints
+// how many it has served.
 func (f function) run(in io.Reader, out io.Writer) error {
 	if f.dozes {
 		go func() {
@@ -80,7 +80,7 @@ func (f function) run(in io.Reader, out io.Writer) error {
 	return err
 }
 
-// serve has one request in flight all the time.
+// serve keeps one request in flight all the time.
 func (f function) serve(ctx context.Context) (served int, err error) {
 	runtime.LockOSThread()
 	pools := pool.NewRedis(redisconn.MustParse(f.redis))

@@ -22,7 +22,7 @@ const (
 	beatEvery   = time.Second
 	beatsAtOnce = 8
 	callTimeout = 5 * time.Second
-	// loanLasts is how long a loan is in force: 50 to 150 ms.
+	// loanLasts is the least time that a loan is in force: loans last 50 to 150 ms.
 	loanLasts = 50 * time.Millisecond
 )
 
@@ -32,22 +32,22 @@ var (
 	lendable = api.Resources{CPUMilli: 1 << 20, MemoryBytes: 1 << 40}
 )
 
-// lenders are the agents and activators of the cluster, as far as the pools know them: they keep
-// every node's pool open, and make loans.
+// lenders stands in for the cluster's agents and activators, as far as the pools can tell: it
+// keeps every node's pool open, and makes loans.
 type lenders struct {
 	pools, beats *pool.Redis
 	seed         uint64
-	functions    int // pods of a namespace on a node
+	functions    int // pods of each namespace on a node
 	stop         context.CancelFunc
-	beating      chan error // has one value, when the heartbeats have ended
+	beating      chan error // gets one value, when the heartbeats have ended
 
 	mu    sync.Mutex
-	nodes []pool.Heartbeat // by number of the node
+	nodes []pool.Heartbeat // by node number
 
 	made, refused atomic.Int64
 }
 
-// newLenders opens the pools of all nodes, until it is closed.
+// newLenders opens the pools of all nodes until the lenders are closed.
 func (s *site) newLenders(ctx context.Context) (*lenders, error) {
 	beatCtx, stop := context.WithCancel(ctx)
 	l := &lenders{pools: pool.NewRedis(redisconn.MustParse(s.redis)), beats: pool.NewRedis(redisconn.MustParse(s.redis)), seed: s.seed, functions: s.optedInEach() / namespaces, stop: stop, beating: make(chan error, 1)}
@@ -75,7 +75,7 @@ func (s *site) newLenders(ctx context.Context) (*lenders, error) {
 	return l, nil
 }
 
-// close ends what the pools know, but for what their leases keep.
+// close ends the heartbeats. Invocations in flight stay in the pools until their leases expire.
 func (l *lenders) close() error {
 	l.stop()
 	return errors.Join(<-l.beating, l.pools.Close(), l.beats.Close())
@@ -92,8 +92,8 @@ func (l *lenders) beatOf(ctx context.Context, i int) error {
 	return errors.Join(err, l.beats.Renew(ctx, nodeName(i), owner))
 }
 
-// need has the agent of a node say that a pod needs so many bytes of memory from now on; 0 is
-// none.
+// need makes a node's agent report that a pod needs so many bytes of memory from now on; 0 is no
+// need.
 func (l *lenders) need(ctx context.Context, i int, pod string, bytes int64) error {
 	needs := map[string]int64{}
 	if bytes > 0 {
@@ -105,7 +105,7 @@ func (l *lenders) need(ctx context.Context, i int, pod string, bytes int64) erro
 	return l.beatOf(ctx, i)
 }
 
-// lend makes loans, so many a second, until ctx ends.
+// lend makes perSecond loans a second until ctx ends.
 func (l *lenders) lend(ctx context.Context, perSecond float64) error {
 	random := rand.New(rand.NewPCG(l.seed, 2))
 	var pairs []pair
@@ -116,7 +116,7 @@ func (l *lenders) lend(ctx context.Context, perSecond float64) error {
 			}
 		}
 	}
-	// Each pair has its turn before one has it again, so that no pod has two invocations at once.
+	// Each pair has its turn before any has another, so that no pod has two invocations at once.
 	random.Shuffle(len(pairs), func(i, j int) { pairs[i], pairs[j] = pairs[j], pairs[i] })
 	var group sync.WaitGroup
 	defer group.Wait()
@@ -136,10 +136,10 @@ func (l *lenders) lend(ctx context.Context, perSecond float64) error {
 	}
 }
 
-// pair are two pods of a node and a namespace, of which one lends to the other.
+// pair is two pods of a node and a namespace, one of which lends to the other.
 type pair struct{ node, namespace, first int }
 
-// loan begins and ends two invocations as an activator does, of which one borrows from the other.
+// loan begins and ends two invocations as an activator does. One borrows from the other.
 func (l *lenders) loan(ctx context.Context, id int, p pair, lasts time.Duration) (made bool) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()

@@ -1,11 +1,11 @@
-// Command resizer measures what the resizer's two parts cost, and how long a controller that is
-// gone stays without a successor: the controller of a cluster of a thousand nodes, and the agent
-// of a full node.
+// Command resizer measures the cost of the resizer's two parts, the controller of a cluster of a
+// thousand nodes and the agent of a full node, and how long a controller that is gone stays
+// without a successor.
 //
-// The API server, etcd, Redis, the controller and the agent are real processes. The nodes and
-// pods are KWOK's (https://kwok.sigs.k8s.io): real objects in the API server, without a kubelet
-// behind them. KWOK plays the kubelets' part of a resize, too (stages.yaml). Only the agent's node
-// is of this machine: its containers are real cgroups with real processes in them.
+// The API server, etcd, Redis, the controller and the agent are real processes. The nodes and pods
+// are KWOK's (https://kwok.sigs.k8s.io): real objects in the API server, without a kubelet behind
+// them. KWOK also plays the kubelets' part of a resize (stages.yaml). Only the agent's node is on
+// this machine: its containers are real cgroups with real processes in them.
 package main
 
 import (
@@ -28,7 +28,7 @@ import (
 )
 
 func main() {
-	logf.SetLogger(logr.Discard()) // the libraries wait for a logger, and say so
+	logf.SetLogger(logr.Discard()) // the libraries complain if they have no logger
 	machine.Main(newRoot())
 }
 
@@ -38,7 +38,7 @@ const (
 	ofAgent      = "agent"
 )
 
-// options are what the user chooses.
+// options are the user's choices.
 type options struct {
 	out, commit string
 	seed        uint64
@@ -165,14 +165,14 @@ func (o options) check() error {
 	return errors.Join(errs...)
 }
 
-// quickly makes it a smoke test.
+// quickly makes the run a smoke test.
 func (o *options) quickly() {
 	o.nodes, o.pods, o.loans = 50, 2500, 100
 	o.length, o.takeovers = 2*block, 2
 	o.agentPods, o.inFlight, o.agentLength = 20, 8, 2*block
 }
 
-// optedInEach is how many pods of a node opted in: as many of each namespace.
+// optedInEach is the number of a node's pods that opted in: the same for each namespace.
 func (o options) optedInEach() int {
 	each := o.pods / o.nodes * o.optedIn / 100
 	return each - each%namespaces
@@ -208,7 +208,7 @@ func bench(ctx context.Context, o options, out io.Writer) (err error) {
 		if err != nil {
 			return fmt.Errorf("the %s: %w", part.name, err)
 		}
-		// Not to run beside the next.
+		// This part must not run beside the next.
 		if err := s.closeTo(before); err != nil {
 			return fmt.Errorf("after the %s: %w", part.name, err)
 		}

@@ -16,7 +16,7 @@ func TestRefused(t *testing.T) {
 		cmd.SetOut(&bytes.Buffer{})
 		flag, _, _ := strings.Cut(args, "=")
 		if flag == "--pods" && args == "--pods=1000" {
-			flag = "--opted-in" // of one pod on each node none can have
+			flag = "--opted-in" // with one pod on each node, none can opt in
 		}
 		if err := cmd.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), flag) {
 			t.Errorf("%s: got error %v, want one that names the flag", args, err)
@@ -24,7 +24,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// What is refused is told at once, and what is not is not told.
+// Bad values are reported at once, and good ones are not.
 func TestDefaultsAreAccepted(t *testing.T) {
 	for _, quick := range []string{"--quick=false", "--quick"} {
 		cmd := newRoot()

@@ -8,22 +8,22 @@ import (
 	"libra.dev/libra/loadtest/bench/rig"
 )
 
-// block is a stretch of a measurement that has a figure of its own. How they differ says how far
-// the figure of all can be trusted.
+// block is a stretch of a measurement with a figure of its own. The differences between blocks
+// show how far the overall figure can be trusted.
 const block = 5 * time.Second
 
 // use is what a process used, by block.
 type use struct {
 	cores    []float64
-	memory   []float64 // MiB at the end of each
-	anonMiB  float64   // of the last of those
+	memory   []float64 // MiB at the end of each block
+	anonMiB  float64   // at the end of the last block
 	peakMiB  float64   // since it was started
 	from, to time.Time
 }
 
 func mebibytes(bytes int64) float64 { return float64(bytes) / (1 << 20) }
 
-// watch measures processes at the same time, for about so long.
+// watch measures processes at the same time, for about length.
 func (s *site) watch(ctx context.Context, length time.Duration, processes ...*process) ([]use, error) {
 	uses := make([]use, len(processes))
 	before := make([]time.Duration, len(processes))

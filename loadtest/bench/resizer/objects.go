@@ -21,12 +21,12 @@ import (
 )
 
 const (
-	// namespaces are those of the functions: half of them are under source owners, the others
-	// under node. On each node, every one of them has as many pods.
+	// namespaces is the number of the functions' namespaces. Half of them are under source
+	// owners, the others under node. On each node, all have the same number of pods.
 	namespaces = 10
-	// functionsEach is how many Revisions a namespace has.
+	// functionsEach is the number of Revisions in a namespace.
 	functionsEach = 40
-	// bystanders is the namespace of what did not opt in.
+	// bystanders is the namespace of the pods that did not opt in.
 	bystanders = "others"
 
 	createdAtOnce = 24
@@ -40,12 +40,12 @@ var (
 
 func namespaceOf(i int) string { return fmt.Sprintf("team-%d", i) }
 
-// lends says whether a namespace is under source owners.
+// lends reports whether a namespace is under source owners.
 func lends(namespace int) bool { return namespace%2 == 0 }
 
 func nodeName(i int) string { return fmt.Sprintf("node-%04d", i) }
 
-// podName is of the j-th pod of a node in a namespace.
+// podName is the name of the j-th pod of a namespace on a node.
 func podName(node, j int) string { return fmt.Sprintf("f-00001-deployment-%04d-%d", node, j) }
 
 func revisionName(i int) string { return fmt.Sprintf("f%02d-00001", i) }
@@ -99,7 +99,7 @@ func (s *site) fill(ctx context.Context) error {
 	return group.Wait()
 }
 
-// podsOf are those of a node: its agent, functions, and others.
+// podsOf returns the pods of a node: its agent, functions, and others.
 func (s *site) podsOf(node int, uids map[string]types.UID) []*corev1.Pod {
 	agent := plainPod(settings.AgentNamespace, fmt.Sprintf("libra-agent-%04d", node), nodeName(node))
 	agent.Labels = map[string]string{"app": "libra-agent", "controller-revision-hash": "79bfcd9f6b", "pod-template-generation": "1"}
@@ -134,7 +134,7 @@ func makeNode(ctx context.Context, kube kubernetes.Interface, name string, label
 			NodeInfo:  corev1.NodeSystemInfo{Architecture: "amd64", OperatingSystem: "linux", KubeletVersion: "v1.36.3", ContainerRuntimeVersion: "containerd://2.2.9"},
 		},
 	}
-	// Many images are what is largest about a Node.
+	// The images are the largest part of a Node.
 	for i := range 50 {
 		image := fmt.Sprintf("registry.example.com/team/image-%02d", i)
 		node.Status.Images = append(node.Status.Images, corev1.ContainerImage{SizeBytes: 100 << 20, Names: []string{image + ":v1", image + "@sha256:" + strings.Repeat("0123456789abcdef", 4)}})
@@ -169,7 +169,7 @@ func userContainer() corev1.Container {
 	}
 }
 
-// functionPod is as Knative makes them.
+// functionPod returns a pod like those that Knative makes.
 func functionPod(namespace, name, node, revision string, uid types.UID) *corev1.Pod {
 	pod := plainPod(namespace, name, node)
 	pod.Labels = functionLabels(revision, uid)
@@ -185,7 +185,7 @@ func functionPod(namespace, name, node, revision string, uid types.UID) *corev1.
 	return pod
 }
 
-// queueProxy is the half of such a pod that is large.
+// queueProxy returns the larger half of such a pod.
 func queueProxy(revision string) corev1.Container {
 	c := corev1.Container{
 		Name: api.QueueProxyContainer, Image: "registry.example.com/knative/queue@sha256:" + strings.Repeat("fedcba9876543210", 4),

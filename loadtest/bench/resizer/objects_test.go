@@ -62,7 +62,7 @@ func TestStages(t *testing.T) {
 	}
 }
 
-// A pod has its ceiling when its node says so, and not when it is only asked for.
+// A pod has its ceiling when its node reports it, not when it is only requested.
 func TestHasCeiling(t *testing.T) {
 	pod := functionPod("team-1", "p", "n", "f-00001", "u1")
 	pod.Generation, pod.Status.ObservedGeneration = 1, 1

@@ -19,24 +19,24 @@ import (
 )
 
 const (
-	// stopTimeout is for how long a process may tidy up. An agent gives every container back
-	// what it is owed.
+	// stopTimeout is how long a process may take to clean up. An agent restores every
+	// container to what it is owed.
 	stopTimeout  = 15 * time.Second
 	readyTimeout = 2 * time.Minute
 	probeTimeout = 2 * time.Second
 	toldLines    = 10
 )
 
-// process is one that this one started, in a process group of its own, so that Ctrl-C does not
-// reach it before what it works with is stopped.
+// process is a process that this one started, in a process group of its own, so that Ctrl-C
+// does not end it before the processes that work with it.
 type process struct {
 	name string
 	cmd  *exec.Cmd
 	log  string
-	done chan struct{} // closed when it has ended
+	done chan struct{} // closed when the process has ended
 }
 
-// launch starts a program, and ends it with the site.
+// launch starts a program, which ends with the site.
 func (s *site) launch(name, path string, env []string, args ...string) (*process, error) {
 	p := &process{name: name, log: filepath.Join(s.logs, name+".log"), done: make(chan struct{})}
 	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o644)
@@ -64,16 +64,16 @@ func (s *site) launch(name, path string, env []string, args ...string) (*process
 
 func (p *process) pid() int { return p.cmd.Process.Pid }
 
-// signal sends a signal to all of the process group, which may be gone.
+// signal sends a signal to the whole process group, which may be gone.
 func (p *process) signal(sig syscall.Signal) { syscall.Kill(-p.pid(), sig) } //nolint:errcheck // see above
 
-// kill ends it at once.
+// kill ends the process at once.
 func (p *process) kill() {
 	p.signal(syscall.SIGKILL)
 	<-p.done
 }
 
-// stop lets it end by itself, or else ends it.
+// stop asks the process to end, and kills it if it does not.
 func (p *process) stop() {
 	p.signal(syscall.SIGTERM)
 	select {
@@ -83,7 +83,7 @@ func (p *process) stop() {
 	}
 }
 
-// ended is an error when it has, with the last that it logged.
+// ended returns an error with the last lines of the log if the process has ended.
 func (p *process) ended() error {
 	select {
 	case <-p.done:
@@ -138,7 +138,7 @@ func (p *process) awaitReady(ctx context.Context, url string) error {
 	return failed()
 }
 
-// cpu is how much CPU time the process has used so far.
+// cpu returns the CPU time that the process has used so far.
 func (p *process) cpu() (time.Duration, error) {
 	cpu, err := machine.CPU(p.pid())
 	if err != nil {

@@ -23,8 +23,8 @@ func testSite(t *testing.T) *site {
 	return s
 }
 
-// hasEnded is an error while a process runs. A zombie has ended: it is there until its parent, or
-// whoever has adopted it, waits for it.
+// hasEnded returns an error while a process runs. A zombie has ended: it stays until its parent,
+// or the process that adopted it, waits for it.
 func hasEnded(pid string) error {
 	stat, err := os.ReadFile("/proc/" + pid + "/stat")
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
@@ -39,7 +39,7 @@ func hasEnded(pid string) error {
 	return nil
 }
 
-// What was started ends with the site, and what it started, too.
+// Processes that the site launched end with it, and so do their children.
 func TestProcessesEndWithTheSite(t *testing.T) {
 	s := testSite(t)
 	p, err := s.launch("shell", "/bin/sh", nil, "-c", "trap '' TERM; sleep 1000 & echo $!; wait; wait")
@@ -74,7 +74,7 @@ func TestProcessesEndWithTheSite(t *testing.T) {
 	}
 }
 
-// Who waits for a process that has ended is told so at once, and why.
+// A caller that waits for a process that has ended learns so at once, and why.
 func TestEndedEarly(t *testing.T) {
 	s := testSite(t)
 	defer s.close() //nolint:errcheck // the test ends

@@ -8,12 +8,12 @@ import (
 	"libra.dev/libra/loadtest/demo/report"
 )
 
-// figure is one that there is a goal for.
+// figure is a figure with a goal.
 type figure struct {
 	name, what string
 	estimate   stats.Interval
 	goal       stats.Goal
-	of         string // how much it was measured
+	of         string // how much was measured
 }
 
 func metricsOf(figures []figure) map[string]float64 {
@@ -27,8 +27,8 @@ func metricsOf(figures []figure) map[string]float64 {
 	return metrics
 }
 
-// writeTable says of each goal whether it holds. Of a figure without an interval, which is a maximum
-// of all that was seen, the figure itself decides.
+// writeTable says for each goal whether it holds. A figure without an interval is the maximum of
+// everything seen, and decides by itself.
 func writeTable(out io.Writer, figures []figure) {
 	fmt.Fprintf(out, "%-66s %8s %17s %9s %13s  %s\n", "", "measured", "95 % interval", "over", "to be", "the goal")
 	for _, f := range figures {
@@ -40,7 +40,7 @@ func writeTable(out io.Writer, figures []figure) {
 	}
 }
 
-// amount has as many digits as it takes to compare it with its goal.
+// amount formats a figure with as many digits as a comparison with its goal needs.
 func amount(v float64) string {
 	switch {
 	case v < 1:

@@ -22,7 +22,7 @@ import (
 
 const redisTimeout = 10 * time.Second
 
-// site is all that one run of the command starts.
+// site has everything that one run of the command starts.
 type site struct {
 	options
 	out   io.Writer
@@ -55,10 +55,10 @@ func newSite(o options, out io.Writer) (*site, error) {
 
 func (s *site) onClose(f func() error) { s.closers = append(s.closers, f) }
 
-// close undoes everything, last things first.
+// close undoes everything, in reverse order.
 func (s *site) close() error { return s.closeTo(0) }
 
-// closeTo undoes all but the first so many things, last things first.
+// closeTo undoes everything except the first so many things, in reverse order.
 func (s *site) closeTo(first int) error {
 	var errs []error
 	for len(s.closers) > first {

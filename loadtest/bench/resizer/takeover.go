@@ -19,13 +19,13 @@ const (
 	takeoverTimeout = time.Minute
 	lookEvery       = 20 * time.Millisecond
 	// upToDate is how long the replicas are left alone before a leader is killed, so that all of them
-	// know of the lease what there is to know. A random part of pauseMost is added: the lease is
-	// renewed at fixed times.
+	// know the current lease. A random part of pauseMost is added, because the lease is renewed at
+	// fixed times.
 	upToDate  = 4 * time.Second
 	pauseMost = 3 * time.Second
 )
 
-// measureTakeovers kills leaders, and has something become due at once each time.
+// measureTakeovers kills leaders, and each time makes something due at once.
 func (s *site) measureTakeovers(ctx context.Context, l *lenders, replicas []*replica, kubeconfig string, metrics map[string]float64) (figure, error) {
 	s.say("killing the leader %d times", s.takeovers)
 	random := rand.New(rand.NewPCG(s.seed, 3))
@@ -40,7 +40,7 @@ func (s *site) measureTakeovers(ctx context.Context, l *lenders, replicas []*rep
 			return figure{}, err
 		}
 		replicas = slices.DeleteFunc(replicas, func(r *replica) bool { return r == leads })
-		// A pod of its own each time, of a namespace where nothing else is due.
+		// Another pod each time, in a namespace where nothing else is due.
 		node := random.IntN(s.nodes)
 		pod := namespaceOf(1) + "/" + podName(node, n%l.functions)
 
@@ -77,7 +77,7 @@ func (s *site) measureTakeovers(ctx context.Context, l *lenders, replicas []*rep
 	return figure{name: "takeover_s", what: what, estimate: worst, goal: stats.Goal{Bound: 10}, of: fmt.Sprintf("%d times", len(took))}, nil
 }
 
-// leader is who holds the lease.
+// leader returns the replica that holds the lease.
 func (s *site) leader(ctx context.Context, replicas []*replica) (*replica, error) {
 	lease, err := s.kube.CoordinationV1().Leases(settings.Namespace).Get(ctx, leaseName, metav1.GetOptions{})
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Each node has a beat in each second, and the beats of one second are spread over it.
+// Each node has a beat in each second, and the beats are spread over the second.
 func TestBeat(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const nodes, seconds = 10, 5
@@ -36,8 +36,8 @@ func TestBeat(t *testing.T) {
 	})
 }
 
-// Some seconds with an error are made up for, and more in succession are not. A beat that hangs has
-// an error.
+// Some seconds with an error are made up for, but not more in succession. A beat that hangs counts
+// as an error.
 func TestBeatFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var rounds atomic.Int64

@@ -23,12 +23,12 @@ import (
 const (
 	cgroupRoot = "/sys/fs/cgroup"
 	spinImage  = "libra-fn-spin"
-	// SpinPort is where a function's own container listens.
+	// SpinPort is the port that a function's own container listens on.
 	SpinPort = 8080
 )
 
-// Function is a Knative service of spin that a bench wants: so many pods, always,
-// and one request at a time in each.
+// Function describes a Knative service of spin for a bench. It always has the given
+// number of pods, each with one request at a time.
 type Function struct {
 	Name    string
 	OptedIn bool
@@ -43,7 +43,7 @@ type Deployed struct {
 	Pods     []Pod
 }
 
-// Pod is one of a function's pods. Its Container is the user's, open until Close.
+// Pod is a pod of a function. Container is the user container, open until Close.
 type Pod struct {
 	Name       string // without the namespace
 	IP         string
@@ -98,7 +98,7 @@ func (r *Rig) Deploy(ctx context.Context, f Function) (Deployed, error) {
 	return d, err
 }
 
-// Close closes what is open of the function's pods.
+// Close closes the containers of the function's pods.
 func (d *Deployed) Close() {
 	for _, p := range d.Pods {
 		p.Container.Close() //nolint:errcheck // only read
@@ -106,7 +106,7 @@ func (d *Deployed) Close() {
 	d.Pods = nil
 }
 
-// pods are the running pods of a function; all of them must be there.
+// pods returns the running pods of a function, and an error unless all are there.
 func (r *Rig) pods(ctx context.Context, f Function) ([]Pod, error) {
 	list, err := r.Kube.CoreV1().Pods(Namespace).List(ctx, metav1.ListOptions{LabelSelector: serving.ServiceLabelKey + "=" + f.Name})
 	if err != nil {
@@ -146,7 +146,7 @@ func (r *Rig) Remove(ctx context.Context, name string) error {
 	}
 	err = Eventually(ctx, readyTimeout, func(ctx context.Context) error {
 		pods := r.Kube.CoreV1().Pods(Namespace)
-		// They would drain for requests that nobody sends.
+		// Draining would wait for requests that nobody sends.
 		selector := metav1.ListOptions{LabelSelector: serving.ServiceLabelKey + "=" + name}
 		list, err := pods.List(ctx, selector)
 		if err != nil || len(list.Items) == 0 {
@@ -168,7 +168,7 @@ func (f Function) service(image string) *servingv1.Service {
 	template := metav1.ObjectMeta{Annotations: map[string]string{
 		autoscaling.MinScaleAnnotationKey: pods,
 		autoscaling.MaxScaleAnnotationKey: pods,
-		// The activator stays in the path.
+		// Keep the activator in the path.
 		autoscaling.TargetBurstCapacityKey: "-1",
 	}}
 	if f.OptedIn {
@@ -182,7 +182,7 @@ func (f Function) service(image string) *servingv1.Service {
 				ContainerConcurrency: ptr.To[int64](1),
 				PodSpec: corev1.PodSpec{Containers: []corev1.Container{{
 					Image: image,
-					// By default Go takes the number of threads from the CPU limit.
+					// By default Go takes the number of threads from the limit.
 					Env:   []corev1.EnvVar{{Name: "GOMAXPROCS", Value: "2"}},
 					Ports: []corev1.ContainerPort{{ContainerPort: SpinPort}},
 					Resources: corev1.ResourceRequirements{
@@ -206,8 +206,8 @@ func (f Function) service(image string) *servingv1.Service {
 }
 
 // AwaitCPULimit polls the container until its CPU limit is as wanted, and returns
-// when that was seen first. It sleeps between polls, so that the cores are for what
-// is measured: what it returns is late by at most one such pause, and the read.
+// the time when it first saw that. It sleeps between polls to leave the cores to
+// what is measured: the time is late by at most one such pause and the read.
 func AwaitCPULimit(ctx context.Context, p Pod, every, timeout time.Duration, wanted func(milli int64) bool) (seen time.Time, err error) {
 	deadline := time.Now().Add(timeout)
 	err = Promptly(func() error {

@@ -16,8 +16,7 @@ import (
 
 const (
 	renewEvery = time.Second
-	// Nobody's invocation lasts as long as the predicted one, so that what ends a
-	// loan is what the bench does.
+	// No invocation lasts as long as predicted, so that only the bench ends a loan.
 	predictedDuration = time.Minute
 	minRemaining      = 300 * time.Millisecond
 
@@ -30,7 +29,7 @@ type Lender struct {
 	pool   *pool.Redis
 	owner  string
 	begun  int
-	renews chan struct{} // closed when no lease is renewed any more
+	renews chan struct{} // closed when leases are no longer renewed
 	stop   context.CancelFunc
 }
 
@@ -54,14 +53,14 @@ func newLender(ctx context.Context, addr string) *Lender {
 	go func() {
 		defer close(l.renews)
 		for Pause(ctx, renewEvery) == nil {
-			// One that fails is made up for by the next.
+			// The next renewal makes up for one that fails.
 			_ = l.pool.Renew(ctx, Node, l.owner)
 		}
 	}()
 	return l
 }
 
-// RedisAddr is where the pools are.
+// RedisAddr returns the address of the Redis with the pools.
 func (r *Rig) RedisAddr(ctx context.Context) (string, error) {
 	service, err := r.Kube.CoreV1().Services(LibraNamespace).Get(ctx, "redis", metav1.GetOptions{})
 	if err != nil {
@@ -70,14 +69,14 @@ func (r *Rig) RedisAddr(ctx context.Context) (string, error) {
 	return service.Spec.ClusterIP + ":6379", nil
 }
 
-// Close lets go of the leases, and so of every invocation that was not ended.
+// Close lets the leases expire, and so ends every invocation that was not ended.
 func (l *Lender) Close() error {
 	l.stop()
 	<-l.renews
 	return l.pool.Close()
 }
 
-// Loan is one in the pool: the IDs of its donor and its borrower.
+// Loan is a loan in the pool. Donor and Borrower are the IDs of the invocations.
 type Loan struct {
 	Donor, Borrower string
 	Volume          api.Resources
@@ -85,8 +84,8 @@ type Loan struct {
 	Asked time.Time
 }
 
-// Begin begins an invocation in the pod and returns its ID. Each is one of a
-// function of its own, because the safeguard suspends the function, not the pod.
+// Begin begins an invocation in the pod and returns its ID. Each one is of a
+// separate function, because the safeguard suspends the function, not the pod.
 func (l *Lender) Begin(ctx context.Context, p Pod, surplus, want api.Resources) (id string, borrowed api.Resources, err error) {
 	return l.BeginOf(ctx, strconv.Itoa(l.begun+1), p, surplus, want)
 }
@@ -112,13 +111,13 @@ func (l *Lender) BeginOf(ctx context.Context, name string, p Pod, surplus, want 
 	return id, borrowed, err
 }
 
-// EndIdle ends an invocation such that its pod lends on what that one left.
+// EndIdle ends an invocation and leaves its pod an idle donor.
 func (l *Lender) EndIdle(ctx context.Context, id string) error {
 	_, err := l.pool.End(ctx, Node, pool.Ending{ID: id})
 	return err
 }
 
-// End ends invocations. They count as late, for there is nothing to learn from
+// End ends invocations. They count as late, because there is nothing to learn from
 // them.
 func (l *Lender) End(ctx context.Context, ids ...string) error {
 	var errs []error
@@ -129,8 +128,8 @@ func (l *Lender) End(ctx context.Context, ids ...string) error {
 	return errors.Join(errs...)
 }
 
-// Loan begins a donor and a borrower, again and again until at least so much CPU is
-// lent: a busy node has no room. It counts how often it was refused.
+// Loan begins a donor and a borrower, and retries until at least least milli CPU is
+// lent: a busy node has no room. refused counts the refusals.
 func (l *Lender) Loan(ctx context.Context, donor, borrower Pod, volume api.Resources, least int64) (loan Loan, refused int, err error) {
 	err = Eventually(ctx, lendingTimeout, func(ctx context.Context) error {
 		if loan.Donor, _, err = l.Begin(ctx, donor, volume, api.Resources{}); err != nil {
@@ -149,7 +148,7 @@ func (l *Lender) Loan(ctx context.Context, donor, borrower Pod, volume api.Resou
 	return loan, refused, l.explained(ctx, err)
 }
 
-// explained adds to an error how the pool is.
+// explained adds the state of the pool to an error.
 func (l *Lender) explained(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
@@ -162,7 +161,7 @@ func (l *Lender) explained(ctx context.Context, err error) error {
 		err, state.Agent, state.Open, state.Begun, state.Available, state.Suspended)
 }
 
-// AwaitWhole waits until the CPU limits of the pods are what they are owed.
+// AwaitWhole waits until the pods' CPU limits are their allocations.
 func AwaitWhole(ctx context.Context, pods ...Pod) error {
 	for _, p := range pods {
 		if _, err := AwaitCPULimit(ctx, p, time.Millisecond, wholeTimeout, p.IsWhole); err != nil {
@@ -174,5 +173,5 @@ func AwaitWhole(ctx context.Context, pods ...Pod) error {
 
 const wholeTimeout = 15 * time.Second
 
-// IsWhole says whether a CPU limit is what the pod is owed.
+// IsWhole reports whether a CPU limit is the pod's allocation.
 func (p Pod) IsWhole(milli int64) bool { return milli == p.Allocation.CPUMilli }

@@ -13,8 +13,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// What the lender begins lends and borrows as what an activator begins, and a strike
-// of the safeguard does not keep the next from it.
+// The lender's invocations lend and borrow like an activator's, and a strike of the
+// safeguard does not keep the next one from lending.
 func TestLender(t *testing.T) {
 	ctx := t.Context()
 	addr := redistest.Start(t)

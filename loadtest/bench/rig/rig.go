@@ -1,5 +1,5 @@
-// Package rig is what the benches on the box share: the connection to it, functions
-// of their own on it, loans as an activator makes them, and the results.
+// Package rig is what the benches on the box share: the connection to the box, functions of their
+// own, loans as an activator makes them, and the results.
 package rig
 
 import (
@@ -31,17 +31,17 @@ import (
 const (
 	// Node is the name of the box's only node, or of its control node among several.
 	Node = "box"
-	// Worker is, of several, the node that has the functions of tests and chaos.
+	// Worker is the node, among several, with the functions of tests and chaos.
 	Worker = "w1"
-	// Namespace is that of the benches' functions.
+	// Namespace is the namespace of the benches' functions.
 	Namespace = "default"
-	// LibraNamespace is where Libra's parts are, but for the node agents.
+	// LibraNamespace is the namespace of Libra's parts, except the node agents.
 	LibraNamespace = "libra-system"
 
 	readyTimeout = 2 * time.Minute
 )
 
-// Options are the flags that the benches have in common.
+// Options are the flags that all benches have.
 type Options struct {
 	Kubeconfig, Images string
 	Out, Commit        string
@@ -87,8 +87,8 @@ func Connect(ctx context.Context, o Options, out io.Writer) (*Rig, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--kubeconfig: %w", err)
 	}
-	// The box's addresses are this machine's own, and nothing else asks its API server
-	// so often.
+	// The box's addresses are on this machine, and nothing else sends its API server so many
+	// requests.
 	config.Proxy = func(*http.Request) (*url.URL, error) { return nil, nil }
 	config.QPS = -1
 	r := &Rig{Options: o, out: out, start: time.Now()}
@@ -126,7 +126,7 @@ func Connect(ctx context.Context, o Options, out io.Writer) (*Rig, error) {
 	return r, os.MkdirAll(o.Out, 0o755)
 }
 
-// Image is the reference of one of Libra's images.
+// Image returns the reference of one of Libra's images.
 func (r *Rig) Image(name string) (string, error) {
 	if r.images[name] == "" {
 		return "", fmt.Errorf("--images: %s does not name %s", r.Images, name)
@@ -162,7 +162,7 @@ func (r *Rig) nodes(ctx context.Context) ([]corev1.Node, error) {
 	return list.Items, nil
 }
 
-// machine says in a line what the box runs on.
+// machine describes in one line what the box runs on.
 func (r *Rig) machine(ctx context.Context) (string, error) {
 	nodes, err := r.nodes(ctx)
 	if err != nil {
@@ -181,8 +181,7 @@ func (r *Rig) machine(ctx context.Context) (string, error) {
 	return strings.Join(said, ", "), nil
 }
 
-// Eventually tries until attempt succeeds, at most for timeout, and returns the
-// last error.
+// Eventually calls attempt until it succeeds, for at most timeout, and then returns the last error.
 func Eventually(ctx context.Context, timeout time.Duration, attempt func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -202,13 +201,13 @@ func Eventually(ctx context.Context, timeout time.Duration, attempt func(ctx con
 const (
 	beatEvery   = time.Second
 	beatTimeout = 5 * time.Second
-	// beatsMissed are not enough to close a node's pool.
+	// beatsMissed is a number of missed heartbeats that does not close a node's pool.
 	beatsMissed = 3
 )
 
-// Beat does for each of n nodes what its agent and the activator do every second, at a moment of its
-// own, as those of many nodes do. It returns nil when ctx ends, and an error when too many seconds
-// in succession had one. No more than atOnce are made at a time.
+// Beat calls beat for each of n nodes once a second, as the node's agent and the activator would.
+// The nodes' calls are spread over the second, at most atOnce at a time. Beat returns nil when ctx
+// ends, and an error when too many seconds in succession had one.
 func Beat(ctx context.Context, n, atOnce int, beat func(ctx context.Context, i int) error) error {
 	failures := 0 // in succession
 	for {
@@ -242,7 +241,7 @@ func Beat(ctx context.Context, n, atOnce int, beat func(ctx context.Context, i i
 	}
 }
 
-// Pause waits, and returns early when ctx is done.
+// Pause waits for d, or until ctx is done.
 func Pause(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():
@@ -252,5 +251,5 @@ func Pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// Milliseconds is d as the results name it.
+// Milliseconds is d in the unit of the results.
 func Milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

@@ -5,25 +5,25 @@ import (
 	"time"
 )
 
-// What the node agent calls near the limit: so much of what the limit allows in
-// any window.
+// The node agent's threshold for near the limit: a share of what the limit allows
+// in any window.
 const (
 	window       = 100 * time.Millisecond
 	thresholdNum = 4
 	thresholdDen = 5
 )
 
-// sample is what a container had used by a moment.
+// sample is the CPU time that a container had used at a moment.
 type sample struct {
 	at   time.Time
 	used time.Duration
 }
 
-// crossing is when the CPU used within the last window, or since the first sample
-// when that is later, came to the threshold of a limit. The kernel accounts for a
-// running thread a tick at a time, so what is read jumps: seen is the sample that
-// showed it, and at the moment before when one thread, running all the time, was at
-// the threshold.
+// crossing returns when the CPU used within the last window, or since the first
+// sample if that is later, reached the threshold of a limit. The kernel accounts
+// for a running thread a tick at a time, so that readings jump. seen is the sample
+// that showed the crossing. at is the moment before that when one thread, running
+// all the time, would have reached the threshold.
 func crossing(samples []sample, limitMilli int64) (at, seen time.Time, ok bool) {
 	threshold := window * time.Duration(limitMilli) / 1000 * thresholdNum / thresholdDen
 	for i, s := range samples {
@@ -36,7 +36,7 @@ func crossing(samples []sample, limitMilli int64) (at, seen time.Time, ok bool) 
 	return at, seen, false
 }
 
-// usedBy is what was used by a moment, linear between samples.
+// usedBy returns the CPU time used by a moment, linear between samples.
 func usedBy(samples []sample, t time.Time) time.Duration {
 	after := sort.Search(len(samples), func(i int) bool { return samples[i].at.After(t) })
 	if after == 0 {

@@ -9,8 +9,8 @@ import (
 
 var epoch = time.Unix(0, 0)
 
-// burning samples, every so often, a thread that starts to run at begin after
-// epoch, of which the kernel shows whole ticks only.
+// burning samples, once every every, a thread that starts to run at begin after
+// epoch. The kernel shows only whole ticks.
 func burning(begin, length, every, tick time.Duration) []sample {
 	var samples []sample
 	for t := time.Duration(0); t <= length; t += every {
@@ -44,7 +44,7 @@ func TestCrossing(t *testing.T) {
 	}
 }
 
-// Use that is spread out so that no window holds the threshold is no crossing.
+// Use that is spread out, so that no window reaches the threshold, is no crossing.
 func TestNoCrossingBelowTheThreshold(t *testing.T) {
 	var samples []sample
 	for ms := range 1000 {
@@ -56,8 +56,8 @@ func TestNoCrossingBelowTheThreshold(t *testing.T) {
 	}
 }
 
-// However coarse the ticks and the samples are: a thread that runs crosses when it
-// has run for the threshold, and that is seen within a tick and a sample.
+// However coarse the ticks and the samples are, a thread that runs crosses when it
+// has run for the threshold, and the crossing is seen within a tick and a sample.
 func TestCrossingIsWhereTheThreadWas(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		begin := time.Duration(rapid.Int64Range(0, 300).Draw(t, "begin")) * time.Millisecond

@@ -1,5 +1,5 @@
-// Command safeguard measures how soon a donor has back what it lent: when it comes
-// to need it, when its invocation ends, and when one begins in a pod that idles.
+// Command safeguard measures how soon a donor gets back what it lent: when it comes to need it,
+// when its invocation ends, and when one begins in an idle donor.
 package main
 
 import (
@@ -28,10 +28,10 @@ const (
 	borrower = "bench-borrower"
 
 	sampleEvery = time.Millisecond
-	// blurredAfter is a pause between samples in which more than sampling was waited for.
+	// blurredAfter is a pause between samples that took more than sampling.
 	blurredAfter = 4 * time.Millisecond
 	pollEvery    = 100 * time.Microsecond
-	// spin is more CPU than takes any lowered limit over its threshold.
+	// spin is enough CPU time to cross the threshold of any lowered limit.
 	spin           = 150 * time.Millisecond
 	restoreTimeout = 5 * time.Second
 	cleanUpTimeout = 2 * time.Minute
@@ -41,11 +41,11 @@ const (
 	leastLoan = 500
 	loanSteps = 3
 
-	// atOnce is how many successive loans are one block of an interval.
+	// atOnce is the number of successive loans in one block of an interval.
 	atOnce = 20
 )
 
-// One thread of spin can use all of it.
+// One thread of spin can use all of the CPU.
 var limits = api.Resources{CPUMilli: 1000, MemoryBytes: 64 << 20}
 
 func main() { machine.Main(newRoot()) }
@@ -126,7 +126,7 @@ func bench(ctx context.Context, o rig.Options, repetitions, wrong int, out io.Wr
 	if g.lender, err = r.NewLender(ctx); err != nil {
 		return err
 	}
-	// Alternating, so that none has a time of its own.
+	// Alternate, so that each kind meets the same conditions.
 	for n := range repetitions {
 		if n%50 == 0 {
 			g.Say("loans %d to %d of %d, of each kind", n+1, min(n+50, repetitions), repetitions)
@@ -143,18 +143,18 @@ func bench(ctx context.Context, o rig.Options, repetitions, wrong int, out io.Wr
 	return g.report(ctx, out)
 }
 
-// loan is one that is in force in the donor's cgroup.
+// loan is a loan that is in force in the donor's cgroup.
 type loan struct {
 	rig.Loan
-	limitMilli int64 // the donor's
+	limitMilli int64 // the donor's lowered limit
 }
 
-// lend makes a loan, calls then with it, and ends what is left of it.
+// lend makes a loan, calls then with it, and ends the rest of it.
 func (g *guarding) lend(ctx context.Context, then func(context.Context, loan) error) error {
 	if err := rig.AwaitWhole(ctx, g.gives, g.takes); err != nil {
 		return err
 	}
-	// At no fixed distance from the agent's rounds.
+	// Vary the distance from the agent's rounds.
 	if err := rig.Pause(ctx, g.between(50*time.Millisecond, 100*time.Millisecond)); err != nil {
 		return err
 	}
@@ -199,8 +199,8 @@ func (g *guarding) endIt(ctx context.Context, l loan) error {
 	return nil
 }
 
-// wakeIt ends the donor's invocation, of which the pod lends on, begins another that needs all, and
-// waits until the donor is whole.
+// wakeIt ends the donor's invocation, which leaves its pod an idle donor, begins another that needs
+// everything, and waits until the donor is whole.
 func (g *guarding) wakeIt(ctx context.Context, l loan) error {
 	if err := g.lender.EndIdle(ctx, l.Donor); err != nil {
 		return err
@@ -224,8 +224,8 @@ func (g *guarding) wakeIt(ctx context.Context, l loan) error {
 	return g.lender.End(ctx, next)
 }
 
-// useIt makes the donor use CPU and waits until the donor is whole and the borrower
-// has given back.
+// useIt makes the donor use CPU and waits until the donor is whole and the borrower has given the
+// CPU back.
 func (g *guarding) useIt(ctx context.Context, l loan) error {
 	pause := g.between(window+10*time.Millisecond, 2*window)
 	var w watched
@@ -257,19 +257,19 @@ func (g *guarding) useIt(ctx context.Context, l loan) error {
 	return nil
 }
 
-// watched is what was seen of a donor that came to need what it had lent. A time
-// that is zero did not come.
+// watched is what was seen of a donor that came to need what it had lent. A zero time means that it
+// did not happen.
 type watched struct {
 	samples          []sample
 	restored, shrunk time.Time
 	throttled        time.Duration // of the donor, over all CPUs
-	// blurred says that the sample before the one that showed the donor restored was
-	// long ago, so that it may have been restored long before, too.
+	// blurred means that the sample before the one that showed the donor restored was long ago, so
+	// that the restore may have been long before, too.
 	blurred bool
 }
 
-// watch samples both pods, sends the donor its request after a pause, and goes on
-// until the answer is there and the loan is undone.
+// watch samples both pods, sends the donor its request after a pause, and goes on until the
+// response is there and the loan is undone.
 func (g *guarding) watch(ctx context.Context, pause time.Duration) (w watched, err error) {
 	var answered chan error
 	start := time.Now()
@@ -312,7 +312,7 @@ func (g *guarding) watch(ctx context.Context, pause time.Duration) (w watched, e
 	}
 }
 
-// request makes the donor use so much CPU.
+// request makes the donor use cpu.
 func (g *guarding) request(ctx context.Context, cpu time.Duration) error {
 	url := "http://" + g.gives.IP + ":" + strconv.Itoa(rig.SpinPort)
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(cpu.String()))
@@ -331,7 +331,7 @@ func (g *guarding) request(ctx context.Context, cpu time.Duration) error {
 	return err
 }
 
-// goals are those of a P99, in milliseconds.
+// goals are for the P99s, in milliseconds.
 var goals = map[string]stats.Goal{"restore": {Bound: 20}, "donor_whole": {Bound: 10}, "idle_whole": {Bound: 10}}
 
 func (g *guarding) report(ctx context.Context, out io.Writer) error {

@@ -12,23 +12,23 @@ import (
 	"libra.dev/libra/pkg/api"
 )
 
-// longSpin takes a donor 1.5 s with all that it is owed.
+// longSpin takes a donor 1.5 s with all the CPU that it is owed.
 const longSpin = 1500 * time.Millisecond
 
-// half of what a donor needs, of which a wrong prediction says that it may be lent.
+// half of a donor's need, which a wrong prediction says that the donor can lend.
 var half = api.Resources{CPUMilli: limits.CPUMilli / 2}
 
-// mispredictions are requests to one donor that needs all of its CPU.
+// mispredictions has the results of requests to one donor that needs all of its CPU.
 type mispredictions struct {
-	// right has the milliseconds of those that lent nothing, wrong of those predicted
-	// to need half, and unsuspended of the same, each of a function that had not lent
-	// before: what the safeguard does without the suspension.
+	// right has the milliseconds of requests that lent nothing, and wrong of requests predicted to
+	// need half. unsuspended is like wrong, but each request is of a function that had not lent
+	// before: it shows the safeguard without the suspension.
 	right, wrong, unsuspended []float64
-	// lent counts those of wrong that lent, and lentLate those of its second half.
+	// lent counts the requests in wrong that lent, and lentLate those in its second half.
 	lent, lentLate, unsuspendedLent int
 }
 
-// mispredict sends requests of each kind, in an order of chance.
+// mispredict sends requests of each kind, in random order.
 func (g *guarding) mispredict(ctx context.Context, each int) error {
 	g.Say("wrong predictions: %d requests of %v, and twice as many to compare them with", each, longSpin)
 	for n := range each {
@@ -63,9 +63,9 @@ func (g *guarding) mispredict(ctx context.Context, each int) error {
 	return nil
 }
 
-// timed sends one request to the donor, and adds its milliseconds. Its invocation is
-// one of that function and lends half of the donor's CPU to the borrower; without a
-// name it lends nothing. It returns 1 when that was lent.
+// timed sends one request to the donor, and appends its milliseconds to times. The request's
+// invocation is of the given function and lends half of the donor's CPU to the borrower; without a
+// function it lends nothing. lent is 1 if that was lent.
 func (g *guarding) timed(ctx context.Context, times []float64, function string) (_ []float64, lent int, err error) {
 	if err := rig.AwaitWhole(ctx, g.gives, g.takes); err != nil {
 		return times, 0, err
@@ -96,8 +96,8 @@ func (g *guarding) timed(ctx context.Context, times []float64, function string) 
 	return append(times, rig.Milliseconds(took)), lent, g.lender.End(ctx, ids...)
 }
 
-// figures are what the requests come to: by how much longer than right ones those took, overall, whose
-// prediction was wrong. A round of all kinds is one block of an interval.
+// figures are the results of the requests: how much longer those with a wrong prediction took,
+// overall, than those with a right one. A round of all kinds is one block of an interval.
 type figures struct {
 	*mispredictions
 	slower, unsuspendedSlower stats.Interval
@@ -107,7 +107,7 @@ func (m *mispredictions) figures(seed uint64) figures {
 	return figures{m, slowdown(m.wrong, m.right, seed), slowdown(m.unsuspended, m.right, seed)}
 }
 
-// slowdown is by how much of it times are longer than base, overall; both have one of each round.
+// slowdown returns by what share times are longer than base, overall; both have one value per round.
 func slowdown(times, base []float64, seed uint64) stats.Interval {
 	return stats.Bootstrap(len(times), seed, func(counts []int) float64 {
 		var all, of float64

@@ -22,7 +22,7 @@ func TestSlowdownIsOfAllRequestsTogether(t *testing.T) {
 	}
 }
 
-// What took all requests of a round longer is no slow-down.
+// A delay of all requests of a round is no slow-down.
 func TestSlowdownIsOfRounds(t *testing.T) {
 	got := slowdown([]float64{110, 220, 330, 440}, []float64{100, 200, 300, 400}, 1)
 	for _, v := range []float64{got.Estimate, got.Low, got.High} {

@@ -5,24 +5,24 @@ import (
 	"math"
 )
 
-// How wide the interval of a ratio may be to each side, as a part of the ratio, and by how much
-// stock, measured again, may differ from stock. Fewer values decide a P99.
+// How wide the interval of a ratio may be on each side, as a part of the ratio, and how much
+// stock, measured again, may differ from stock. A P99 may be less exact: fewer values decide it.
 const (
 	Tolerance    = 0.05
 	ToleranceP99 = 0.10
 )
 
-// Verdict is what can be said of a goal.
+// Verdict says whether a goal is reached.
 type Verdict string
 
-// The verdicts. Of what is not known, nobody may say that it holds.
+// The verdicts. NotKnown must never pass for Holds.
 const (
 	Holds       Verdict = "holds"
 	DoesNotHold Verdict = "does not hold"
 	NotKnown    Verdict = "not known"
 )
 
-// Goal is what a figure is to be at most, or at least.
+// Goal is the most, or the least, that a figure should be.
 type Goal struct {
 	Bound   float64
 	AtLeast bool
@@ -42,8 +42,8 @@ func (g Goal) reached(v float64) bool {
 	return v <= g.Bound
 }
 
-// Ratio judges a ratio of two arms, beside that of stock, measured again, to stock: the estimate
-// decides, if both say enough. why says what is not known.
+// Ratio judges a ratio of two arms. again is the ratio of stock, measured again, to stock. The
+// ratio's estimate decides if both say enough. why says what is not known.
 func (g Goal) Ratio(ratio, again Interval, tolerance float64) (v Verdict, why string) {
 	switch {
 	case !ratio.measured():
@@ -61,7 +61,7 @@ func (g Goal) Ratio(ratio, again Interval, tolerance float64) (v Verdict, why st
 	}
 }
 
-// Absolute judges a figure that is no ratio: all of its interval decides, however wide it is.
+// Absolute judges a figure that is no ratio. Its whole interval decides, however wide it is.
 func (g Goal) Absolute(in Interval) (v Verdict, why string) {
 	low, high := g.reached(in.Low), g.reached(in.High)
 	switch {
@@ -78,7 +78,7 @@ func (g Goal) Absolute(in Interval) (v Verdict, why string) {
 	}
 }
 
-// Said is a verdict with why nothing is known.
+// Said formats a verdict, with the reason why nothing is known.
 func Said(v Verdict, why string) string {
 	if why == "" {
 		return string(v)
@@ -86,12 +86,12 @@ func Said(v Verdict, why string) string {
 	return fmt.Sprintf("%s: %s", v, why)
 }
 
-// Exactly is a value that is no estimate, as a maximum of all that was seen.
+// Exactly returns a value that is no estimate, such as the maximum of everything seen.
 func Exactly(v float64) Interval { return Interval{Estimate: v, Low: v, High: v} }
 
 func (in Interval) measured() bool { return !math.IsNaN(in.Estimate) && !math.IsInf(in.Estimate, 0) }
 
-// Narrow says whether an interval is narrow enough for the ratio to mean something.
+// Narrow reports whether an interval is narrow enough for the ratio to mean something.
 func (in Interval) Narrow(tolerance float64) bool {
 	return (in.High-in.Low)/2 <= tolerance*in.Estimate
 }

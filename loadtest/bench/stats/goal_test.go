@@ -66,7 +66,7 @@ func TestAnAbsoluteFigureHoldsByAllOfItsInterval(t *testing.T) {
 	}
 }
 
-// What holds is reached by the estimate, and of an absolute figure by every value of the interval.
+// A goal holds if the estimate reaches it, and for an absolute figure every value of the interval.
 func TestNothingHoldsByAFriendlyEnd(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		of := rapid.Float64Range(0.01, 100)

@@ -1,6 +1,6 @@
-// Package stats compares what was measured in interleaved blocks: a block is all
-// arms once, shortly after each other, so that what disturbs a machine for a while
-// disturbs all of them.
+// Package stats compares measurements of interleaved blocks. A block is all arms once, shortly
+// after each other, so that a disturbance of the machine that lasts for a while disturbs all of
+// them.
 package stats
 
 import (
@@ -9,7 +9,7 @@ import (
 	"slices"
 )
 
-// Resamples is how often Bootstrap draws.
+// Resamples is the number of draws of Bootstrap.
 const Resamples = 2000
 
 // Interval is an estimate with the ends of its 95 % interval.
@@ -17,9 +17,9 @@ type Interval struct {
 	Estimate, Low, High float64
 }
 
-// Bootstrap estimates a statistic over blocks. It draws as many blocks as there
-// are, with replacement, Resamples times, and each time calls statistic with how
-// often each block counts; the interval is between the percentiles 2.5 and 97.5.
+// Bootstrap estimates a statistic over blocks. Resamples times, it draws as many blocks as there
+// are, with replacement, and calls statistic with how often each block counts. The interval is
+// between the percentiles 2.5 and 97.5.
 func Bootstrap(blocks int, seed uint64, statistic func(counts []int) float64) Interval {
 	counts := make([]int, blocks)
 	for i := range counts {
@@ -43,7 +43,7 @@ func Bootstrap(blocks int, seed uint64, statistic func(counts []int) float64) In
 	return in
 }
 
-// Mean estimates that of values, one of each block.
+// Mean estimates the mean of values, one from each block.
 func Mean(blocks []float64, seed uint64) Interval {
 	return Bootstrap(len(blocks), seed, func(counts []int) float64 {
 		sum := 0.0
@@ -54,14 +54,14 @@ func Mean(blocks []float64, seed uint64) Interval {
 	})
 }
 
-// Percentile estimates that of values, in the order in which they were measured. They are drawn in
-// blocks of successive ones, atOnce each: what disturbs a machine for a while disturbs several.
+// Percentile estimates a percentile of values, in the order in which they were measured. It draws
+// blocks of atOnce successive values: a disturbance that lasts for a while affects several.
 func Percentile(values []float64, percent float64, atOnce int, seed uint64) Interval {
 	pooled := Pool(slices.Collect(slices.Chunk(values, atOnce)))
 	return Bootstrap(len(pooled.sizes), seed, func(counts []int) float64 { return pooled.Percentile(counts, percent) })
 }
 
-// Pooled are the values of all blocks of an arm.
+// Pooled has the values of all blocks of an arm.
 type Pooled struct {
 	descending []value
 	sizes      []int // by block
@@ -72,7 +72,7 @@ type value struct {
 	block int
 }
 
-// Pool takes the values of each block.
+// Pool pools the values of each block.
 func Pool(blocks [][]float64) Pooled {
 	var p Pooled
 	for block, values := range blocks {
@@ -94,8 +94,8 @@ func Pool(blocks [][]float64) Pooled {
 	return p
 }
 
-// Percentile is the nearest-rank percentile of the values, those of each block
-// taken as often as counts says. It is NaN of no values.
+// Percentile returns the nearest-rank percentile of the values, with those of each block taken as
+// often as counts says. Without values, it is NaN.
 func (p Pooled) Percentile(counts []int, percent float64) float64 {
 	total := 0
 	for block, size := range p.sizes {
@@ -104,7 +104,7 @@ func (p Pooled) Percentile(counts []int, percent float64) float64 {
 	if total == 0 {
 		return math.NaN()
 	}
-	// Computed the other way round, 99 per cent of 200 would be a hair above 198.
+	// Computed the other way round, 99 per cent of 200 would be a little above 198.
 	above := total - max(1, int(math.Ceil(percent*float64(total)/100)))
 	seen := 0
 	for _, v := range p.descending {
@@ -115,8 +115,8 @@ func (p Pooled) Percentile(counts []int, percent float64) float64 {
 	return math.NaN()
 }
 
-// Orders are the orders in which the arms run, by block: each possible order once
-// in as many blocks as there are orders, shuffled by the seed.
+// Orders returns the orders in which the arms run, by block. In as many blocks as there are
+// possible orders, each is used once, shuffled by the seed.
 func Orders(blocks, arms int, seed uint64) [][]int {
 	possible := permutations(arms)
 	random := rand.New(rand.NewPCG(seed, 1))

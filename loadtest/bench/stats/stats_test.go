@@ -14,7 +14,7 @@ import (
 
 func ones(n int) []int { return slices.Repeat([]int{1}, n) }
 
-// Counting a block twice is having its values twice.
+// Counting a block twice equals having its values twice.
 func TestPercentileIsThatOfTheRepeatedValues(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		blocks := rapid.SliceOfN(rapid.SliceOfN(rapid.Float64Range(0, 10), 0, 20), 1, 6).Draw(t, "blocks")
@@ -56,7 +56,7 @@ func TestBootstrap(t *testing.T) {
 	}
 }
 
-// An interval over blocks that do not differ has no width.
+// An interval over equal blocks has no width.
 func TestBootstrapOfEqualBlocks(t *testing.T) {
 	p := Pool(slices.Repeat([][]float64{{1, 2, 3}}, 5))
 	got := Bootstrap(5, 1, func(counts []int) float64 { return p.Percentile(counts, 99) })
@@ -74,7 +74,7 @@ func TestMean(t *testing.T) {
 	}
 }
 
-// One block is always drawn: that it does not differ from itself says nothing.
+// One block is always drawn, and cannot differ from itself.
 func TestOneBlockHasNoInterval(t *testing.T) {
 	got := Percentile([]float64{1, 2, 3}, 50, 3, 1)
 	if got.Estimate != 2 || !math.IsNaN(got.Low) || !math.IsNaN(got.High) {
@@ -85,7 +85,7 @@ func TestOneBlockHasNoInterval(t *testing.T) {
 	}
 }
 
-// A stretch in which all was slow is drawn, or not drawn, as a whole.
+// A slow stretch is drawn, or not drawn, as a whole.
 func TestPercentileDrawsSuccessiveValuesTogether(t *testing.T) {
 	values := slices.Repeat([]float64{1}, 200)
 	for i := range 20 {

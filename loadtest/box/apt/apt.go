@@ -15,7 +15,7 @@ import (
 const timeout = 10 * time.Minute
 
 // Tool is a program, by its name on the PATH, or any file, by its absolute path,
-// and the Debian package that has it.
+// and the Debian package that provides it.
 type Tool struct{ Program, Package string }
 
 func (t Tool) there() bool {
@@ -27,7 +27,7 @@ func (t Tool) there() bool {
 	return err == nil
 }
 
-// Missing are those of tools that the machine lacks.
+// Missing returns the tools that the machine lacks.
 func Missing(tools []Tool) []Tool {
 	return slices.DeleteFunc(slices.Clone(tools), Tool.there)
 }

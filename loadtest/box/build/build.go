@@ -1,8 +1,8 @@
-// Package build makes the box's binaries out of Go modules.
+// Package build makes the box's binaries from Go modules.
 //
-// An upstream module is built as the only requirement of a throwaway module
-// that carries upstream's own replaces, so that each binary gets exactly the
-// dependencies that its maintainers tested, and none of another's.
+// An upstream module is built as the only requirement of a throwaway module that
+// carries upstream's own replaces, so that each binary gets exactly the dependencies
+// that its maintainers tested, and none of another's.
 package build
 
 import (
@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// Builder builds static binaries into the folder Bin. A binary that was
-// already built from the same things is left alone.
+// Builder builds static binaries into the folder Bin. It skips a binary that was
+// already built from the same inputs.
 type Builder struct {
 	Bin string
 	// Arch is the architecture to build for, as Go names it; empty is this machine's.
@@ -27,10 +27,10 @@ type Builder struct {
 	Log func(format string, args ...any)
 }
 
-// Options are the settings of `go build` that change what comes out.
+// Options are the settings of `go build` that change the result.
 type Options struct {
 	Tags []string
-	// LDFlags are given to the linker after "-s -w".
+	// LDFlags go to the linker after "-s -w".
 	LDFlags []string
 }
 
@@ -38,15 +38,15 @@ type Options struct {
 type Module struct {
 	Path    string
 	Version string
-	// Replace, lines of the form "old => new version", stands in for the
-	// replaces of the module's own go.mod. It is for a module whose go.mod
-	// replaces by folders, or requires versions that were never published.
+	// Replace has lines of the form "old => new version". It takes the place of the
+	// replaces in the module's own go.mod, for a module whose go.mod replaces by
+	// folders or requires versions that were never published.
 	Replace []string
 	Options
 }
 
-// Binary is a main package, its path relative to the module, and the name that
-// its binary gets.
+// Binary is a main package, by its path relative to the module, and the name of its
+// binary.
 type Binary struct {
 	Name    string
 	Package string
@@ -62,8 +62,8 @@ func (b Builder) Module(ctx context.Context, m Module, binaries ...Binary) error
 	return nil
 }
 
-// inputs is all that goes into a binary of the module. The module's content
-// needs no place in it: its version stands for that for ever.
+// inputs returns everything that goes into a binary of the module. The module's
+// version stands for its content, which never changes.
 func (m Module) inputs(bin Binary) any {
 	return struct {
 		Go     string
@@ -94,12 +94,12 @@ func (b Builder) module(ctx context.Context, m Module, bin Binary) error {
 	if err := os.WriteFile(filepath.Join(dir, "go.mod"), throwaway, 0o644); err != nil {
 		return err
 	}
-	// A throwaway module has yet to learn its indirect requirements.
+	// The go.mod of the throwaway module lacks the indirect requirements.
 	return b.build(ctx, dir, "-mod=mod", path.Join(m.Path, bin.Package), bin.Name, m.Options)
 }
 
-// Local builds binaries of the module in the folder dir. Go itself sees what
-// of it changed.
+// Local builds binaries of the module in the folder dir. Go itself detects what
+// changed.
 func (b Builder) Local(ctx context.Context, dir string, o Options, binaries ...Binary) error {
 	for _, bin := range binaries {
 		if _, err := os.Stat(filepath.Join(dir, bin.Package)); err != nil {
@@ -139,14 +139,14 @@ func (o Options) args(out string) []string {
 	return args
 }
 
-// environment makes a build depend on this machine's toolchain and on nothing
-// else of the caller's surroundings.
+// environment makes a build depend on this machine's toolchain and on nothing else in
+// the caller's environment.
 func environment() []string {
 	return append(os.Environ(), "CGO_ENABLED=0", "GOTOOLCHAIN=local", "GOWORK=off", "GOFLAGS=-buildvcs=false", "GOOS=linux",
 		"GOAMD64=v1", "GOARM64=v8.0", "GOEXPERIMENT=", "GOFIPS140=off")
 }
 
-// tail keeps what a person needs of a failed command's output.
+// tail returns the last 20 lines of a failed command's output.
 func tail(out []byte) string {
 	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
 	return strings.Join(lines[max(0, len(lines)-20):], "\n")

@@ -32,7 +32,7 @@ func Download(ctx context.Context, path, version string) (Source, error) {
 	return s, nil
 }
 
-// Requirement is the version of the module path that the go.mod in data requires.
+// Requirement returns the version of path that the go.mod in data requires.
 func Requirement(data []byte, path string) (string, error) {
 	f, err := modfile.ParseLax("go.mod", data, nil)
 	if err != nil {
@@ -46,10 +46,10 @@ func Requirement(data []byte, path string) (string, error) {
 	return "", fmt.Errorf("module %s does not require %s", f.Module.Mod.Path, path)
 }
 
-// throwaway is the go.mod of a module that requires nothing but m, given m's
-// own. Upstream's requirements need no copy: Go selects the same versions as
-// long as nothing else asks for more. Its replaces do: a go.mod's replaces are
-// only heeded in the main module.
+// throwaway returns the go.mod of a module that requires nothing but m. upstream
+// is m's own go.mod. Its requirements need no copy: Go selects the same versions
+// as long as nothing else asks for more. Its replaces do: Go heeds replaces only
+// in the main module.
 func (m Module) throwaway(upstream []byte) ([]byte, error) {
 	up, err := modfile.Parse(m.Path+"/go.mod", upstream, nil)
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"path/filepath"
 )
 
-// Once runs make, which makes the file or folder at path, unless path was made
-// before from the same inputs. Inputs is whatever JSON can tell apart.
+// Once runs make, which makes the file or folder at path, unless path was already
+// made from the same inputs. JSON must tell different inputs apart.
 func Once(path string, inputs any, make func() error) error {
 	stamp, err := stampOf(inputs)
 	if err != nil {
@@ -24,7 +24,7 @@ func Once(path string, inputs any, make func() error) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
-	// What is left half made must not pass for what was there before.
+	// A half-made path must not pass for the earlier one.
 	if err := os.Remove(StampPath(path)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -43,7 +43,7 @@ func stampOf(inputs any) (string, error) {
 	return hex.EncodeToString(sum[:]), nil
 }
 
-// Digest identifies the names and contents of files.
+// Digest returns a hash of the names and contents of files.
 func Digest(paths ...string) (string, error) {
 	h := sha256.New()
 	for _, path := range paths {
@@ -56,7 +56,7 @@ func Digest(paths ...string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// StampPath is where Once notes of the file or folder at path what it was made from.
+// StampPath is where Once records what the file or folder at path was made from.
 func StampPath(path string) string {
 	return filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".stamp")
 }

@@ -19,20 +19,20 @@ import (
 	"libra.dev/libra/loadtest/box/layout"
 )
 
-// RESTConfig is the administrator's way to the API server. It trusts nobody
-// but our own authority: while our API server does not listen, something
-// elsewhere might answer on its address.
+// RESTConfig returns the administrator's access to the API server. It trusts only our own
+// authority: while our API server does not listen, something elsewhere might answer at
+// its address.
 func RESTConfig(l layout.Layout) (*rest.Config, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", l.Kubeconfig())
 	if err != nil {
 		return nil, err
 	}
 	config.Proxy = func(*http.Request) (*url.URL, error) { return nil, nil }
-	config.QPS = -1 // nobody else is there to be fair to
+	config.QPS = -1 // there is nobody else to be fair to
 	return config, nil
 }
 
-// api asks the API server the few things that the node's own commands want to know.
+// api has the few requests to the API server that the node's own commands need.
 type api struct{ client kubernetes.Interface }
 
 func newAPI(l layout.Layout) (api, error) {
@@ -45,7 +45,7 @@ func newAPI(l layout.Layout) (api, error) {
 	return api{client}, err
 }
 
-// readyAPI waits for the API server, for as long as starting does not fail.
+// readyAPI waits for the API server until starting returns an error.
 func readyAPI(ctx context.Context, l layout.Layout, starting func() error) (api, error) {
 	a, err := newAPI(l)
 	if err != nil {
@@ -60,7 +60,7 @@ func readyAPI(ctx context.Context, l layout.Layout, starting func() error) (api,
 	})
 }
 
-// unready says which node is not Ready, and why; it is empty where all are.
+// unready says which node is not Ready, and why; it is empty if all are.
 func (a api) unready(ctx context.Context, members []member) (string, error) {
 	for _, m := range members {
 		ready, reason, err := a.nodeReady(ctx, m.name())
@@ -74,7 +74,7 @@ func (a api) unready(ctx context.Context, members []member) (string, error) {
 	return "", nil
 }
 
-// nodeReady says whether a node is Ready, and if not why.
+// nodeReady says whether a node is Ready, and why if it is not.
 func (a api) nodeReady(ctx context.Context, name string) (ready bool, reason string, err error) {
 	node, err := a.client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
@@ -88,14 +88,14 @@ func (a api) nodeReady(ctx context.Context, name string) (ready bool, reason str
 	return false, "it reported nothing yet", nil
 }
 
-// readySince says whether a node that registered anew, or said so since a time, is Ready.
+// readySince says whether a node is Ready and has said so at the time since or later.
 func (a api) readySince(ctx context.Context, name string, since time.Time) (bool, error) {
 	node, err := a.client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return false, err
 	}
 	for _, c := range node.Status.Conditions {
-		// Times are in whole seconds.
+		// Times have whole seconds.
 		if c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue && !c.LastHeartbeatTime.Time.Before(since.Truncate(time.Second)) {
 			return true, nil
 		}
@@ -103,7 +103,7 @@ func (a api) readySince(ctx context.Context, name string, since time.Time) (bool
 	return false, errors.New("it has said nothing since it was started")
 }
 
-// usable says what a pod would still lack on nodes that are new.
+// usable says what pods on new nodes would still lack.
 func (a api) usable(ctx context.Context, members []member) (lacks string) {
 	unready, err := a.unready(ctx, members)
 	switch {
@@ -137,7 +137,7 @@ func dnsReady(ctx context.Context) error {
 	return nil
 }
 
-// grantDNS lets the DNS server read what names come from.
+// grantDNS lets the DNS server read the objects that names come from.
 func (a api) grantDNS(ctx context.Context) error {
 	role := &rbacv1.ClusterRole{
 		ObjectMeta: metav1.ObjectMeta{Name: dnsUser},
@@ -168,7 +168,7 @@ func (a api) pods(ctx context.Context) ([]corev1.Pod, error) {
 	return list.Items, nil
 }
 
-// trouble is empty for a pod that is Ready or has done its work.
+// trouble says why a pod is neither Ready nor finished; it is empty otherwise.
 func trouble(p corev1.Pod) string {
 	if p.Status.Phase == corev1.PodSucceeded {
 		return ""
@@ -195,7 +195,7 @@ func trouble(p corev1.Pod) string {
 	return strings.Join(parts, ", ")
 }
 
-// workload is what `kubectl logs` takes by name.
+// workload is something that `kubectl logs` takes by name.
 type workload struct{ kind, namespace, name string }
 
 func (a api) workloads(ctx context.Context) ([]workload, error) {

@@ -17,11 +17,11 @@ import (
 // moduleDir is where the box's module lies in the repository.
 const moduleDir = "loadtest/box"
 
-// Binaries are what the node itself runs, each built by Build or by the stack's.
+// Binaries are the node's own binaries. Build or stack.Build makes each of them.
 var Binaries = []string{"kubelite", "dns", "pause", "containerd", "containerd-shim-runc-v2", "ctr"}
 
-// Build makes what the node itself is made of: Kubernetes, the DNS server and
-// the pause image, and the Debian packages that the machine lacks.
+// Build makes the parts of the node itself: Kubernetes, the DNS server and the
+// pause image. It also installs the Debian packages that the machine lacks.
 func Build(ctx context.Context, l layout.Layout, root string, log func(format string, args ...any)) error {
 	if err := apt.Ensure(ctx, log, tools...); err != nil {
 		return err
@@ -30,8 +30,8 @@ func Build(ctx context.Context, l layout.Layout, root string, log func(format st
 	if err != nil {
 		return err
 	}
-	if len(inits) == 0 { // what a box runs on is fit for it
-		// Better now than when all is built. Trying the kernel takes the tools.
+	if len(inits) == 0 { // a machine that runs a box is fit for one
+		// Fail now, not after the build. Probing the kernel needs the tools.
 		unfit, err := unfitMachine(ctx, l, 1)
 		if err != nil {
 			return err
@@ -56,7 +56,7 @@ func Build(ctx context.Context, l layout.Layout, root string, log func(format st
 			return fmt.Errorf("a source of the box: %w", err)
 		}
 		inputs := []any{runtime.Version(), sources, t.options}
-		// Go's own cache may have been emptied, and Kubernetes takes minutes.
+		// Kubernetes takes minutes to build if Go's own cache was emptied.
 		err = build.Once(l.Bin(t.name), inputs, func() error {
 			return b.Local(ctx, t.dir, t.options, build.Binary{Name: t.name, Package: t.pkg})
 		})

@@ -22,7 +22,7 @@ import (
 
 const certValidity = 365 * 24 * time.Hour
 
-// identity is one certificate, good for serving and for asking.
+// identity describes one certificate, for both servers and clients.
 type identity struct {
 	name         string // of its files
 	commonName   string
@@ -32,7 +32,7 @@ type identity struct {
 	kubeconfig   bool
 }
 
-// identities are those of all that is not a kubelet.
+// identities are those of everything except kubelets.
 var identities = []identity{
 	{name: "apiserver", commonName: "kube-apiserver",
 		dnsNames: []string{"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc." + clusterDomain, "localhost"},
@@ -45,7 +45,7 @@ var identities = []identity{
 	{name: "dns", commonName: dnsUser, kubeconfig: true},
 }
 
-// identitiesOf are those of a node's kubelet.
+// identitiesOf returns the identities of a node's kubelet.
 func identitiesOf(m member) []identity {
 	user := "system:node:" + m.name()
 	return []identity{
@@ -60,8 +60,8 @@ type authority struct {
 	key  *ecdsa.PrivateKey
 }
 
-// writePKI fills dir with a new authority, everybody's certificate, the
-// service account key and the kubeconfigs.
+// writePKI fills dir with a new authority, all certificates, the service account
+// key and the kubeconfigs.
 func writePKI(dir string, now time.Time, nodes ...member) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -82,7 +82,7 @@ func writePKI(dir string, now time.Time, nodes ...member) error {
 			return fmt.Errorf("certificate %s: %w", id.name, err)
 		}
 	}
-	// An authority of its own: whoever holds a certificate of this one may
+	// A separate authority, because the holder of one of its certificates may
 	// claim to be any user.
 	frontProxy, err := newAuthority("libra-box-front-proxy", now)
 	if err != nil {
@@ -163,8 +163,7 @@ func (a authority) issue(dir string, id identity, now time.Time) error {
 	return os.WriteFile(filepath.Join(dir, id.name+".kubeconfig"), config, 0o600)
 }
 
-// kubeconfig holds its certificates itself, so that one file can be handed to
-// any tool.
+// kubeconfig contains its certificates, so that one file suffices for any tool.
 func kubeconfig(user string, ca, cert, key []byte) ([]byte, error) {
 	type object = map[string]any
 	return yaml.Marshal(object{

@@ -19,9 +19,9 @@ import (
 )
 
 const (
-	// cgroupName is the folder that the box has in every hierarchy. Pods are
-	// below it in "kubepods", the node's own processes in cgroupNode. Of several
-	// nodes each has these in a folder of its own there.
+	// cgroupName is the box's folder in every hierarchy. Pods are below it in "kubepods", the
+	// node's own processes in cgroupNode. With several nodes, each node has these in its own
+	// folder there.
 	cgroupName = "libra-box"
 	cgroupNode = "node"
 )
@@ -30,14 +30,14 @@ const (
 type hierarchy struct {
 	mount       string
 	v2          bool
-	controllers []string // of a v1 hierarchy, with the name of one that has none
+	controllers []string // of a v1 hierarchy, or its name if it has none
 }
 
-// cgroupSystem is how this machine has its cgroups.
+// cgroupSystem describes the cgroups of this machine.
 type cgroupSystem struct {
 	hierarchies []hierarchy
-	// unified: v2 alone. On a machine that has v1 hierarchies with
-	// controllers, the v2 one is left to others.
+	// unified means v2 alone. On a machine with v1 hierarchies that have controllers, the v2 one
+	// is left to others.
 	unified bool
 }
 
@@ -78,14 +78,14 @@ func readCgroups() (cgroupSystem, error) {
 	return parseCgroupMounts(f)
 }
 
-// missing lists the controllers that pods need and this machine does not
-// offer. v2Controllers is the content of the unified root's cgroup.controllers.
+// missing lists the controllers that pods need and this machine does not offer. v2Controllers is
+// the content of cgroup.controllers in the unified root.
 func (s cgroupSystem) missing(v2Controllers string) []string {
 	needed := []string{"cpu", "cpuacct", "cpuset", "memory", "pids", "devices", "freezer"}
 	var have []string
 	if s.unified {
-		// cpuacct is part of cpu there, devices are a BPF program's matter, and
-		// every group can be frozen.
+		// In v2, cpuacct is part of cpu, a BPF program controls devices, and every group can be
+		// frozen.
 		needed = []string{"cpu", "cpuset", "memory", "pids"}
 		have = strings.Fields(v2Controllers)
 	}
@@ -95,7 +95,7 @@ func (s cgroupSystem) missing(v2Controllers string) []string {
 	return slices.DeleteFunc(needed, func(c string) bool { return slices.Contains(have, c) })
 }
 
-// ours is the box's folder in each hierarchy.
+// ours returns the box's folder in each hierarchy.
 func (s cgroupSystem) ours() []string {
 	var dirs []string
 	for _, h := range s.hierarchies {
@@ -104,13 +104,13 @@ func (s cgroupSystem) ours() []string {
 	return dirs
 }
 
-// used are the hierarchies in which the box has cgroups.
+// used returns the hierarchies in which the box has cgroups.
 func (s cgroupSystem) used() []hierarchy {
 	return slices.DeleteFunc(slices.Clone(s.hierarchies), func(h hierarchy) bool { return h.v2 && !s.unified })
 }
 
-// create makes the box's folders and moves pid into them, so that whatever the
-// node starts is in them too.
+// create makes the box's folders and moves pid into them, so that everything the node starts is in
+// them too.
 func (s cgroupSystem) create(pid int) error {
 	for _, h := range s.used() {
 		top := filepath.Join(h.mount, cgroupName)
@@ -128,8 +128,8 @@ func (s cgroupSystem) create(pid int) error {
 	return nil
 }
 
-// createAmong makes the folder of one of several nodes, on these CPUs, and moves pid into it:
-// whoever makes a cgroup namespace there sees nothing above it.
+// createAmong makes the folder of one of several nodes, on these CPUs, and moves pid into it. A
+// process that makes a cgroup namespace there sees nothing above it.
 func (s cgroupSystem) createAmong(m member, cpus []int, pid int) error {
 	for _, h := range s.used() {
 		box, top := filepath.Join(h.mount, cgroupName), filepath.Join(h.mount, m.cgroup())
@@ -146,8 +146,8 @@ func (s cgroupSystem) createAmong(m member, cpus []int, pid int) error {
 	return nil
 }
 
-// occupy moves this process out of the root of its cgroup namespace, where a node's pods are to
-// be beside it.
+// occupy moves this process from the root of its cgroup namespace into a folder beside those of
+// the node's pods.
 func (s cgroupSystem) occupy() error {
 	for _, h := range s.used() {
 		node := filepath.Join(h.mount, cgroupNode)
@@ -169,8 +169,8 @@ func (s cgroupSystem) occupy() error {
 	return nil
 }
 
-// mountOwn puts, in a cgroup namespace and a mount namespace that are new, in the place of the
-// machine's hierarchies what of them is below the namespace's root.
+// mountOwn replaces the mounts of the machine's hierarchies with their parts below the root of the
+// cgroup namespace. The cgroup and the mount namespace must be new.
 func (s cgroupSystem) mountOwn() error {
 	for _, h := range s.used() {
 		kind, options := "cgroup2", ""
@@ -190,7 +190,7 @@ func (s cgroupSystem) mountOwn() error {
 	return nil
 }
 
-// hold is the same system, held open, so that cgroups can be made there when it is no longer seen.
+// hold holds the same system open, so that cgroups can be made in it when it is no longer seen.
 func (s cgroupSystem) hold() (held cgroupSystem, err error) {
 	held = cgroupSystem{unified: s.unified}
 	for _, h := range s.used() {
@@ -204,7 +204,7 @@ func (s cgroupSystem) hold() (held cgroupSystem, err error) {
 	return held, nil
 }
 
-// make makes folders, each in the one before it.
+// make makes folders, each inside the one before it.
 func (h hierarchy) make(dirs ...string) error {
 	for _, dir := range dirs {
 		if h.v2 {
@@ -231,7 +231,7 @@ func enter(dir string, pid int) error {
 	return nil
 }
 
-// setCpuset sets the processors of a cgroup, where it has them.
+// setCpuset sets the CPUs of a cgroup that has a cpuset.
 func setCpuset(dir string, cpus []int) error {
 	path := filepath.Join(dir, "cpuset.cpus")
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
@@ -243,10 +243,10 @@ func setCpuset(dir string, cpus []int) error {
 	return nil
 }
 
-// weigh gives the box as much weight on each processor as one process outside has, which is
-// what a machine gives its pods. With more, threads of the kernel, which no cgroup holds, wait
-// while the node is full: with ten times as much ksoftirqd, through which packets go, waited so
-// long that TCP sent them again, and a full node answered nobody for 23 s.
+// weigh gives the box the weight of one outside process on each processor, as a machine gives its
+// pods. With more, kernel threads, which are in no cgroup, wait while the node is full. With ten
+// times as much, ksoftirqd, which handles packets, waited so long that TCP sent them again, and a
+// full node answered nobody for 23 s.
 func weigh(dir string, processors int) error {
 	for name, weight := range map[string]int{"cpu.shares": 1024 * processors, "cpu.weight": 100 * processors} {
 		path := filepath.Join(dir, name)
@@ -260,9 +260,8 @@ func weigh(dir string, processors int) error {
 	return nil
 }
 
-// delegate lets the children of a v2 group have every controller that it has
-// itself: the kubelet refuses to start where one that the machine's root group
-// offers, and that it knows, is not to be had.
+// delegate gives the children of a v2 group every controller that it has itself: the kubelet
+// refuses to start without a controller that it knows and that the machine's root group offers.
 func delegate(dir string) error {
 	have, err := os.ReadFile(filepath.Join(dir, "cgroup.controllers"))
 	if err != nil {
@@ -278,8 +277,8 @@ func delegate(dir string) error {
 	return nil
 }
 
-// inheritCpuset copies the parent's processors and memory nodes: a new v1
-// group has none and takes no process.
+// inheritCpuset copies the parent's processors and memory nodes: a new v1 group has none and
+// accepts no process.
 func inheritCpuset(dir string) error {
 	for _, name := range []string{"cpuset.cpus", "cpuset.mems"} {
 		have, err := os.ReadFile(filepath.Join(dir, name))
@@ -303,8 +302,8 @@ func inheritCpuset(dir string) error {
 	return nil
 }
 
-// remove removes the box's folders. The processes in them are dead or dying:
-// the kernel refuses until the last one is gone.
+// remove removes the box's folders. The processes in them are dead or dying: the kernel refuses
+// until the last one is gone.
 func (s cgroupSystem) remove(ctx context.Context) error { return removeTrees(ctx, s.ours()) }
 
 // removeNode removes the folders of one of several nodes.
@@ -330,8 +329,7 @@ func removeTrees(ctx context.Context, dirs []string) error {
 	})
 }
 
-// removeTree removes a cgroup and those below it. Its files cannot be removed,
-// and need not be.
+// removeTree removes a cgroup and those below it. Their files cannot be removed, and need not be.
 func removeTree(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -357,7 +355,7 @@ func removeTree(dir string) error {
 // processesIn lists the processes in a cgroup and in those below it.
 func processesIn(dir string) []string {
 	var pids []string
-	// What vanishes during the walk is what it waits for.
+	// Ignore folders that vanish during the walk: the caller waits for that.
 	_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !d.IsDir() {
 			return nil

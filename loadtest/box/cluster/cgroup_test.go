@@ -158,7 +158,7 @@ func TestRemoveCgroupsInUse(t *testing.T) {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	// An ordinary file keeps the folder, as a process keeps a cgroup.
+	// An ordinary file keeps the folder from being removed, as a process keeps a cgroup.
 	if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte("4711\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -170,13 +170,13 @@ func TestRemoveCgroupsInUse(t *testing.T) {
 	}
 }
 
-// Of several nodes each is in a folder of its own, with its CPUs, and sees it as the root.
+// Each of several nodes is in a folder of its own, with its CPUs, and sees it as the root.
 func TestNodesHaveCgroupsOfTheirOwn(t *testing.T) {
 	mount := t.TempDir()
 	s := cgroupSystem{hierarchies: []hierarchy{{mount: mount}}}
 	members := membersOf(testLayout, 3)
 	for _, m := range members[1:] {
-		// As the kernel has them there.
+		// The kernel has these files there.
 		dir := filepath.Join(mount, m.cgroup())
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			t.Fatal(err)

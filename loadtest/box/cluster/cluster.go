@@ -1,14 +1,12 @@
 // Package cluster runs a Kubernetes of one node, or of a control node and
 // workers, on plain Linux, without Docker and without systemd.
 //
-// One process, the node's init, is pid 1 of a pid, a mount and a network
-// namespace of its own, and everything else descends from it. The machine
-// itself sees a veth pair with its routes, one cgroup folder and the state
-// folder, so that killing that one process and removing those is all that
-// taking the node down means.
+// One process, the node's init, is pid 1 of its own pid, mount and network namespaces, and everything
+// else descends from it. The machine itself sees only a veth pair with its routes, one cgroup folder
+// and the state folder. Taking the node down means killing that one process and removing those.
 //
-// A worker is a process that init starts, which is pid 1 of such namespaces in
-// init's, and of a cgroup namespace: killing that one is to lose the node.
+// A worker is a process that init starts. It is pid 1 of the same kinds of namespaces within init's,
+// and of a cgroup namespace. Killing it means losing the node.
 package cluster
 
 import (
@@ -36,31 +34,31 @@ const (
 	patience     = 30 * time.Second
 )
 
-// Cluster is the nodes that keep their state in Layout.
+// Cluster is the set of nodes that keep their state in Layout.
 type Cluster struct {
 	Layout layout.Layout
-	// Nodes is how many Up starts.
+	// Nodes is the number of nodes that Up starts.
 	Nodes int
 	// Log takes one line of progress.
 	Log func(format string, args ...any)
 }
 
-// lockPath is the same for all boxes of a machine: two would meet in their
-// cgroups, links and addresses. The file is empty, and stays.
+// lockPath is the same for all boxes on a machine, because two would clash in their cgroups, links
+// and addresses. The file is empty, and stays.
 const lockPath = "/run/libra-box.lock"
 
 // Lock keeps other box commands from changing a node or a cache on this machine
 // until unlock is called, or the process ends.
 func Lock() (unlock func(), err error) {
 	if os.Geteuid() != 0 {
-		// Changes nothing, and is to hear so from the preflight, with all else.
+		// Only root changes anything. The preflight says so, with all else.
 		return func() {}, nil
 	}
 	return lock(lockPath)
 }
 
-// LockRelease keeps two releases out of one cache. It is any user's. A second one waits for its turn,
-// until ctx ends.
+// LockRelease keeps two releases out of one cache. It works for any user. A second release waits for
+// its turn until ctx ends.
 func LockRelease(ctx context.Context, l layout.Layout, log func(format string, args ...any)) (unlock func(), err error) {
 	if err := os.MkdirAll(l.Cache, 0o755); err != nil {
 		return nil, err
@@ -81,7 +79,7 @@ func LockRelease(ctx context.Context, l layout.Layout, log func(format string, a
 	return unlock, err
 }
 
-// errHeld is of a lock that another process has.
+// errHeld means that another process has the lock.
 var errHeld = errors.New("another box command is at work")
 
 func lock(path string) (unlock func(), err error) {
@@ -99,8 +97,8 @@ func lock(path string) (unlock func(), err error) {
 	return func() { f.Close() }, nil
 }
 
-// poll calls done, first at once and then every interval, until it says true,
-// fails, or ctx ends; last is what it was waiting for then.
+// poll calls done, first at once and then every interval, until it returns true, it fails, or ctx
+// ends. The error then says what done last waited for.
 func poll(ctx context.Context, interval time.Duration, done func() (ok bool, waitingFor string, err error)) error {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()

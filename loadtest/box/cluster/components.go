@@ -15,20 +15,20 @@ const etcdAddress = "127.0.0.1:2379"
 type component struct {
 	name string
 	path string
-	// args follow argv[0], which is the name: kubelite goes by it.
+	// args follow argv[0], which is the name: kubelite runs the component of that name.
 	args []string
-	// worker is the node whose first process it is.
+	// worker is the node whose first process this is.
 	worker *member
 }
 
-// componentSet holds the node's components by what they wait for.
+// componentSet groups the node's components by what they wait for.
 type componentSet struct {
 	stores    []component // nothing
 	apiServer component   // etcd
 	clients   []component // an API server and a containerd that answer
 }
 
-// components are those of the control node.
+// components returns the components of the control node.
 func components(m member, etcdDir string) componentSet {
 	l := m.layout
 	kubelite := l.Bin("kubelite")
@@ -43,7 +43,7 @@ func components(m member, etcdDir string) componentSet {
 			"--data-dir=" + etcdDir,
 			"--listen-client-urls=http://" + etcdAddress, "--advertise-client-urls=http://" + etcdAddress,
 			"--listen-peer-urls=http://127.0.0.1:2380",
-			// A crash loses the cluster, as it does all else of the box.
+			// A crash loses the whole box, and the cluster with it.
 			"--unsafe-no-fsync",
 			"--log-level=warn",
 		},
@@ -81,7 +81,7 @@ func components(m member, etcdDir string) componentSet {
 			"--service-account-private-key-file="+pki(l, "sa.key"), "--root-ca-file="+pki(l, "ca.crt"),
 			"--flex-volume-plugin-dir=/var/lib/kubelet/volumeplugins",
 			"--bind-address=127.0.0.1", "--profiling=false",
-			// The whole stack is installed at once, and somebody waits for it.
+			// The whole stack is installed at once while somebody waits.
 			"--kube-api-qps=100", "--kube-api-burst=200",
 		),
 	}, {
@@ -94,7 +94,7 @@ func components(m member, etcdDir string) componentSet {
 	}}
 	if !m.alone() {
 		apiServer.args = append(apiServer.args,
-			// By the annotations of their namespaces, pods of the platform go to the control node.
+			// The annotations of their namespaces send the platform's pods to the control node.
 			"--enable-admission-plugins=PodNodeSelector,PodTolerationRestriction",
 			fmt.Sprintf("--default-not-ready-toleration-seconds=%d", tolerationOfNodes),
 			fmt.Sprintf("--default-unreachable-toleration-seconds=%d", tolerationOfNodes),
@@ -104,7 +104,7 @@ func components(m member, etcdDir string) componentSet {
 	return componentSet{stores, apiServer, clients}
 }
 
-// workerComponents are those of a worker.
+// workerComponents returns the components of a worker.
 func workerComponents(m member) componentSet {
 	return componentSet{stores: []component{containerd(m.layout)}, clients: []component{kubelet(m), kubeProxy(m)}}
 }
@@ -131,15 +131,15 @@ func kubeProxy(m member) component {
 		args: []string{
 			"--kubeconfig=" + pki(m.layout, "kube-proxy.kubeconfig"), "--proxy-mode=nftables", "--cluster-cidr=" + m.clusterCIDR(),
 			"--hostname-override=" + m.name(),
-			// These limits are the machine's, not a network namespace's.
+			// These limits belong to the machine, not to a network namespace.
 			"--conntrack-max-per-core=0", "--conntrack-min=0",
 			"--conntrack-tcp-timeout-established=0", "--conntrack-tcp-timeout-close-wait=0",
 		},
 	}
 }
 
-// environment is the same for every component, whoever calls: a proxy of the
-// caller's, say, must not come between them.
+// environment is the same for every component, whoever the caller is: the caller's proxy, say,
+// must not come between them.
 func environment(l layout.Layout) []string {
 	return []string{
 		fmt.Sprintf("PATH=%s:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", l.Bin("")),

@@ -81,30 +81,29 @@ func kubeletSettings(m member) object {
 		"cgroupRoot":               m.cgroupRoot(),
 		"failCgroupV1":             false,
 		"failSwapOn":               false,
-		// The kubelet would rather set the machine's sysctls: init shows it
-		// files that have its values already.
+		// Otherwise the kubelet would set the machine's sysctls. init covers them with files
+		// that already have its values.
 		"protectKernelDefaults":  true,
 		"makeIPTablesUtilChains": false,
 		"clusterDomain":          clusterDomain,
 		"clusterDNS":             []string{nodeIP},
 		"resolvConf":             "",
-		// An evaluation has many functions at once, which are small.
+		// An evaluation runs many small functions at once.
 		"maxPods":         220,
 		"podLogsDir":      podLogs(l),
 		"volumePluginDir": "/var/lib/kubelet/volumeplugins",
-		// All of the machine is allocatable: nothing is reserved, and eviction
-		// begins late.
+		// All of the machine is allocatable: nothing is reserved, and eviction begins late.
 		"evictionHard":                object{"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
 		"imageGCHighThresholdPercent": 100,
 		"imageGCLowThresholdPercent":  99,
-		// Needs a file system with quotas or the root file system's statistics,
+		// This would need a file system with quotas, or statistics of the root file system,
 		// which a tmpfs does not give.
 		"localStorageCapacityIsolation": false,
 	}
 	if m.alone() {
 		return settings
 	}
-	// That a node is gone is seen after graceOfNodes, and its lease is renewed every quarter.
+	// A lost node is noticed after graceOfNodes. The lease is renewed every quarter of this.
 	settings["nodeLeaseDurationSeconds"] = leaseOfNodes
 	if !m.isWorker() {
 		settings["registerWithTaints"] = []object{{"key": ControlTaint, "effect": "NoSchedule"}}
@@ -152,8 +151,8 @@ disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.nri.v1.nri"]
 	)
 }
 
-// cniConfig hangs pods on the bridge that carries the node's address. They
-// have no way out of the machine, and need none: all images are local.
+// cniConfig puts pods on the bridge with the node's address. They cannot reach anything
+// outside the machine, and need not: all images are local.
 func cniConfig(m member) ([]byte, error) {
 	return json.MarshalIndent(object{
 		"cniVersion": "1.0.0",
@@ -173,7 +172,7 @@ func cniConfig(m member) ([]byte, error) {
 	}, "", "  ")
 }
 
-// corefile: there is nobody to forward to, so a name outside of the cluster
+// corefile forwards nothing, because there is no other server: a name outside of the cluster
 // does not exist.
 func corefile(l layout.Layout) []byte {
 	return fmt.Appendf(nil, `%[1]s:53 in-addr.arpa:53 {

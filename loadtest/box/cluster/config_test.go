@@ -22,7 +22,7 @@ func TestKubeletConfig(t *testing.T) {
 	if err := yaml.UnmarshalStrict(data, &got); err != nil {
 		t.Fatal(err)
 	}
-	// What the box cannot do without, or must not do to the machine.
+	// Settings that the box needs, or that protect the machine.
 	for key, want := range map[string]any{
 		"kind":                          "KubeletConfiguration",
 		"cgroupRoot":                    "/libra-box",
@@ -55,7 +55,7 @@ func TestContainerdConfig(t *testing.T) {
 		`state = "/run/containerd"`,
 		`address = "/run/containerd/containerd.sock"`,
 		`sandbox = "dev.local/pause:1"`,
-		// Without CAP_SYS_RESOURCE runc fails otherwise.
+		// Without it, runc fails where CAP_SYS_RESOURCE is missing.
 		"restrict_oom_score_adj = true",
 		"disable_apparmor = true",
 		`conf_dir = "/st\"ate/run/cni"`,

@@ -14,22 +14,22 @@ import (
 
 const (
 	delayName = "libra-delay"
-	// delayed is how many packets are on their way in one direction, at the most. More are lost.
+	// delayed is the most packets that can be in flight in one direction. More are lost.
 	delayed   = 4096
 	packetMax = 64 << 10
 )
 
-// wire is one end of a worker's link that takes longer: a device of which this process is the other side.
+// wire is one end of a worker's slower link: a device whose other side is this process.
 type wire struct {
 	pid  int
 	name string
-	from string   // the address of the node
-	to   []string // where it leads
+	from string   // the node's address
+	to   []string // the routes through it
 	end  *os.File
 }
 
-// DelayLink has what a worker and the other nodes send each other take so much longer, there and back together, until ctx is
-// done. The worker's own link stays, and has all again when this process ends in whatever way.
+// DelayLink makes packets between a worker and the other nodes take longer by delay, there and back together, until ctx is
+// done. The worker's own link stays, and carries everything again however this process ends.
 func (c Cluster) DelayLink(ctx context.Context, name string, delay time.Duration, begun func()) error {
 	w, init, err := c.openWorker(name)
 	if err != nil {
@@ -46,9 +46,9 @@ func (c Cluster) DelayLink(ctx context.Context, name string, delay time.Duration
 	return nil
 }
 
-// delayLink delays what a worker, whose first process is pid, and the control node's network send each other.
+// delayLink delays packets between a worker, whose first process is pid, and the control node's network.
 func delayLink(ctx context.Context, pid, control int, w member, delay time.Duration, begun func()) error {
-	// The routes of the link itself are less specific.
+	// The link's own routes are less specific.
 	near := &wire{pid: pid, name: delayName, from: w.ip(), to: []string{"0.0.0.0/1", "128.0.0.0/1"}}
 	far := &wire{pid: control, name: delayName + "-" + w.name(), from: nodeIP, to: halvesOf(w)}
 	for _, end := range []*wire{near, far} {
@@ -93,7 +93,7 @@ func (e *wire) open() error {
 	})
 }
 
-// lead routes through the device what has to go that way.
+// lead routes traffic through the device.
 func (e *wire) lead() error {
 	link, err := netlink.LinkByName(e.name)
 	if err != nil {
@@ -115,20 +115,20 @@ func (e *wire) lead() error {
 	return nil
 }
 
-// packet is due at the other end at a time.
+// packet must arrive at the other end at the time due.
 type packet struct {
 	due  time.Time
 	data []byte
 }
 
-// carry passes packets on, each after the delay and all in their order.
+// carry passes packets on, each after the delay and in order.
 func carry(to, from *os.File, delay time.Duration) error {
 	underway := make(chan packet, delayed)
 	defer close(underway)
 	go func() {
 		for p := range underway {
 			time.Sleep(time.Until(p.due))
-			// What a node does not take is lost, as on any line.
+			// A packet that a node does not take is lost, as on any line.
 			_, _ = to.Write(p.data)
 		}
 	}()

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Packets arrive whole, in their order, and no sooner than they are to.
+// Packets arrive whole, in order, and no sooner than they are due.
 func TestCarry(t *testing.T) {
 	var ends [4]*os.File // sent, read; written, received
 	for i := 0; i < len(ends); i += 2 {
@@ -47,7 +47,7 @@ func TestCarry(t *testing.T) {
 	}
 }
 
-// Two nodes reach each other through the devices, and all the later for them.
+// Two nodes reach each other through the devices, with the delay.
 func TestAWireJoinsTwoNetworks(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root makes networks")

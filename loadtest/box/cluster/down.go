@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Down ends the node and removes all that it made but the logs. It does so
-// whatever state the node is in, and does nothing when there is none.
+// Down ends the node and removes everything that it made except the logs. It
+// works whatever state the node is in, and does nothing if there is none.
 func (c Cluster) Down(ctx context.Context) error {
 	if p := notRoot(); p != nil {
 		return p.orNil()
@@ -59,9 +59,9 @@ func (c Cluster) Down(ctx context.Context) error {
 	return nil
 }
 
-// alone is an error when another box is on the machine: the cgroups and the
-// link are that one's then. The last of our own processes may take a moment to
-// leave theirs.
+// alone returns an error if another box is on the machine, because the cgroups
+// and the link are then that box's. The last of our own processes may take a
+// moment to leave their cgroups.
 func (c Cluster) alone(ctx context.Context, groups cgroupSystem) error {
 	ctx, cancel := context.WithTimeout(ctx, leaveTimeout)
 	defer cancel()

@@ -24,17 +24,17 @@ import (
 	"libra.dev/libra/loadtest/box/layout"
 )
 
-// Options are what one run of a node is told.
+// Options are the settings of one run of a node.
 type Options struct {
-	// Nodes is how many the cluster has, and Number which of them this one is.
+	// Nodes is the number of nodes in the cluster, and Number is this one's.
 	Nodes  int `json:"nodes"`
 	Number int `json:"number"`
-	// InMemory keeps the files of etcd, of the kubelet and of containerd's
-	// database in memory: no fsync is in the path of a resize.
+	// InMemory keeps the files of etcd, of the kubelet and of containerd's database in memory, to
+	// keep fsync out of the path of a resize.
 	InMemory bool `json:"inMemory"`
 }
 
-// componentState is what init tells of one component.
+// componentState is what init reports about one component.
 type componentState struct {
 	Name    string    `json:"name"`
 	PID     int       `json:"pid"` // inside the box
@@ -45,10 +45,9 @@ type componentState struct {
 
 func statesPath(l layout.Layout) string { return filepath.Join(l.Run(), "components.json") }
 
-// Init is pid 1 of the box's namespaces, and the control node's first process. It
-// waits until its starter has connected it to the machine and said so with the
-// Options; where the starter goes away before that, it ends. Then it starts the
-// components and the workers, and stays.
+// Init is pid 1 of the box's namespaces, and the control node's first process. It waits until its
+// starter has connected it to the machine and sent the Options. If the starter goes away before
+// that, Init ends. Otherwise it starts the components and the workers, and stays.
 func Init(l layout.Layout, start io.Reader) error {
 	n, err := begin(l, initName, start)
 	if err != nil {
@@ -81,8 +80,7 @@ func Init(l layout.Layout, start io.Reader) error {
 	return n.finish(ctx, c.clients)
 }
 
-// Node is the first process of a worker. Where the control node's does not run any more, neither
-// does this.
+// Node is the first process of a worker. It ends when the control node's first process does.
 func Node(l layout.Layout, start io.Reader) error {
 	n, err := begin(l, nodeName, start)
 	if err != nil {
@@ -100,7 +98,7 @@ func Node(l layout.Layout, start io.Reader) error {
 	return n.finish(ctx, c.clients)
 }
 
-// begin prepares the namespaces of a node, whose first process this is.
+// begin prepares the namespaces of a node. This process is the node's first.
 func begin(l layout.Layout, name string, start io.Reader) (*node, error) {
 	log.SetFlags(log.LstdFlags | log.Lmicroseconds)
 	if os.Getpid() != 1 {
@@ -125,7 +123,7 @@ func begin(l layout.Layout, name string, start io.Reader) (*node, error) {
 	return n, nil
 }
 
-// finish starts what waits for all else, and then again what ends when it is asked to.
+// finish starts the components that wait for all else, and then ended ones on request.
 func (n *node) finish(ctx context.Context, clients []component) error {
 	if err := waitListening(ctx, "unix", containerdSocket); err != nil {
 		return err
@@ -137,11 +135,11 @@ func (n *node) finish(ctx context.Context, clients []component) error {
 	return nil
 }
 
-// toldEnv is the variable in which a first process that runs itself again has what it was told.
+// toldEnv is the variable that passes the options on when a first process executes itself again.
 const toldEnv = "LIBRA_BOX_TOLD"
 
-// told is what the starter says. Of several nodes each gets a cgroup namespace then, in the cgroup
-// that its starter has put it in.
+// told returns the starter's options. If there are several nodes, it also makes a cgroup
+// namespace, in the cgroup that the starter put this process in.
 func told(start io.Reader) (o Options, err error) {
 	if said := os.Getenv(toldEnv); said != "" {
 		err := json.Unmarshal([]byte(said), &o)
@@ -157,8 +155,8 @@ func told(start io.Reader) (o Options, err error) {
 	if err != nil {
 		return o, err
 	}
-	// The namespace is a thread's. That of the thread which runs a program anew becomes all
-	// its threads'.
+	// Only this thread has the new namespace. When it executes a program, all threads of that
+	// program have it.
 	runtime.LockOSThread()
 	if err := unix.Unshare(unix.CLONE_NEWCGROUP); err != nil {
 		return o, fmt.Errorf("make a cgroup namespace: %w", err)
@@ -166,8 +164,8 @@ func told(start io.Reader) (o Options, err error) {
 	return o, unix.Exec("/proc/self/exe", os.Args, append(os.Environ(), toldEnv+"="+string(said)))
 }
 
-// raiseFileLimit raises the number of files that a process may open, for all
-// that init starts: a proxy has one for each connection.
+// raiseFileLimit raises the number of files that a process may open, for everything that init
+// starts: a proxy needs one for each connection.
 func raiseFileLimit() error {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
@@ -195,7 +193,7 @@ func waitListening(ctx context.Context, network, address string) error {
 type node struct {
 	member
 	options Options
-	// machine has the cgroups that the node's own are in, where there are workers to be put there.
+	// machine has the cgroups above the node's own, if there are workers to be put there.
 	machine cgroupSystem
 
 	mu      sync.Mutex
@@ -208,10 +206,10 @@ func newNode(m member) *node {
 	return &node{member: m, states: map[int]*componentState{}, started: map[string]component{}}
 }
 
-// start starts components. One that ends is recorded, and not started again before
-// somebody asks for it: whoever looks must find out.
+// start starts components. If one ends, that is recorded, and it is not started again until
+// somebody asks for it, so that nobody misses it.
 func (n *node) start(list ...component) error {
-	n.mu.Lock() // until a component is recorded, its end must not be
+	n.mu.Lock() // the end of a component must not be recorded before its start
 	defer n.mu.Unlock()
 	for _, c := range list {
 		out, err := openLog(n.layout, c.name)
@@ -243,14 +241,14 @@ func (n *node) start(list ...component) error {
 	return n.save()
 }
 
-// again asks a first process to start the components that have ended, and againWorkers the
-// workers: one that is gone is to be so for as long as it is wanted.
+// again asks a first process to start the components that have ended, and againWorkers to start
+// the workers. A stopped worker must stay away until somebody wants it back.
 const (
 	again        = unix.SIGUSR1
 	againWorkers = unix.SIGUSR2
 )
 
-// startAgain starts what has ended, each time that it is asked to.
+// startAgain starts what has ended, whenever a signal asks for it.
 func (n *node) startAgain() {
 	asked := make(chan os.Signal, 1)
 	signal.Notify(asked, again, againWorkers)
@@ -261,8 +259,7 @@ func (n *node) startAgain() {
 	}
 }
 
-// takeEnded forgets the workers, or else the components, that have ended, and returns what
-// they were.
+// takeEnded forgets the workers, or else the components, that have ended, and returns them.
 func (n *node) takeEnded(workers bool) (ended []component) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -276,8 +273,7 @@ func (n *node) takeEnded(workers bool) (ended []component) {
 	return ended
 }
 
-// reap waits for every process that ends here: components, and orphans, which
-// are pid 1's.
+// reap waits for every process that ends here: components, and orphans, which pid 1 inherits.
 func (n *node) reap() {
 	ended := make(chan os.Signal, 1)
 	signal.Notify(ended, unix.SIGCHLD)
@@ -339,8 +335,8 @@ func readStates(l layout.Layout) ([]componentState, error) {
 	return states, nil
 }
 
-// masked are the folders of the machine that the box covers with its own, so
-// that nothing its components write there lasts or meets the machine's.
+// masked are the machine's folders that the box covers with its own, so that nothing its
+// components write there lasts or mixes with the machine's.
 var masked = []string{"/run", "/var/lib", "/var/log"}
 
 // mount prepares the mount namespace.
@@ -356,7 +352,7 @@ func (n *node) mount() error {
 			return err
 		}
 	}
-	// Mounts in pods may have to reach the node and the other way round.
+	// Mounts in pods may have to reach the node, and mounts on the node the pods.
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, ""); err != nil {
 		return fmt.Errorf("make / shared: %w", err)
 	}
@@ -369,7 +365,7 @@ func (n *node) mount() error {
 		}
 	}
 	if n.options.InMemory {
-		// Images stay on the disk, what containerd notes of containers need not.
+		// Images stay on the disk. containerd's records of containers need not.
 		if err := toMemory(filepath.Join(containerdRoot(n.layout), metadataDB)); err != nil {
 			return err
 		}
@@ -379,8 +375,7 @@ func (n *node) mount() error {
 	return showSysctls()
 }
 
-// mask mounts an empty tmpfs over each of dirs; those of keep that lie below
-// one stay visible.
+// mask mounts an empty tmpfs over each of dirs; folders in keep that lie below one stay visible.
 func mask(dirs []string, keep ...string) error {
 	open := map[string]int{}
 	for _, path := range keep {
@@ -429,7 +424,7 @@ func toMemory(file string) error {
 	return os.WriteFile(file, data, 0o644)
 }
 
-// bind shows the folder from at the place to.
+// bind shows the folder from at the path to.
 func bind(from, to string) error {
 	for _, dir := range []string{from, to} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -442,8 +437,8 @@ func bind(from, to string) error {
 	return nil
 }
 
-// showSysctls puts files over those sysctls of the machine on whose values the
-// kubelet insists, so that it finds them and the machine keeps its own.
+// showSysctls puts files over those of the machine's sysctls on whose values the kubelet insists:
+// the kubelet finds its values, and the machine keeps its own.
 func showSysctls() error {
 	dir := "/run/libra-box/sysctl"
 	if err := os.MkdirAll(dir, 0o755); err != nil {

@@ -17,11 +17,11 @@ import (
 	"libra.dev/libra/loadtest/box/layout"
 )
 
-// ErrNotRunning is the error of whatever needs a running node.
+// ErrNotRunning means that a running node is needed.
 var ErrNotRunning = errors.New("the box does not run: start it with `box up`")
 
-// Kubectl is a kubectl that talks to the box, and to nothing else whatever the
-// caller's surroundings say.
+// Kubectl returns a kubectl that talks only to the box, whatever the caller's
+// environment says.
 func Kubectl(ctx context.Context, l layout.Layout, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, l.Bin("kubelite"))
 	cmd.Args = append([]string{"kubectl"}, args...)
@@ -42,7 +42,7 @@ func socket(firstPID int) string {
 	return filepath.Join("/proc", fmt.Sprint(firstPID), "root", containerdSocket)
 }
 
-// firstProcess is the pid of a node's first process, in this namespace.
+// firstProcess returns the pid of a node's first process, in this namespace.
 func (c Cluster) firstProcess(initPID int, m member) (int, error) {
 	if !m.isWorker() {
 		return initPID, nil
@@ -61,7 +61,7 @@ func (c Cluster) firstProcess(initPID int, m member) (int, error) {
 	return 0, fmt.Errorf("node %s does not run (%s)", m.name(), state.Exit)
 }
 
-// Import gives the nodes that may run them the images of a tar.
+// Import imports the images of a tar on the nodes that may run them.
 func (c Cluster) Import(ctx context.Context, tar string) error {
 	members, err := c.members()
 	if err != nil {
@@ -87,7 +87,7 @@ func (c Cluster) importTo(ctx context.Context, m member, tar string) error {
 	return nil
 }
 
-// Images are the names of the images that are on all nodes that may run them.
+// Images returns the names of the images that are on all nodes that may run them.
 func (c Cluster) Images(ctx context.Context) ([]string, error) {
 	members, err := c.members()
 	if err != nil {
@@ -107,27 +107,27 @@ func (c Cluster) Images(ctx context.Context) ([]string, error) {
 	return everywhere, nil
 }
 
-// without says whether an image is to be on the node, and is not among those there.
+// without reports whether the node may run an image that is not among those there.
 func (m member) without(there []string) func(image string) bool {
 	return func(image string) bool {
 		return m.runs(imageName(image)) && !slices.Contains(there, image)
 	}
 }
 
-// imageName is the name of an image without its registry and tag.
+// imageName returns the name of an image without its registry and tag.
 func imageName(image string) string {
 	name, _, _ := strings.Cut(path.Base(image), ":")
 	return name
 }
 
-// imagesOn are the names of the images on a node.
+// imagesOn returns the names of the images on a node.
 func (c Cluster) imagesOn(ctx context.Context, m member) ([]string, error) {
 	out, err := c.ctr(ctx, m, "images", "list", "--quiet")
 	return slices.DeleteFunc(strings.Fields(out), func(image string) bool { return strings.HasPrefix(image, "sha256:") }), err
 }
 
-// ctr runs the client of a node's containerd. It reads files on this side of the
-// namespaces, and sends them.
+// ctr runs the client of a node's containerd. The client reads files outside the
+// node's namespaces and sends them.
 func (c Cluster) ctr(ctx context.Context, m member, args ...string) (string, error) {
 	p, found, err := findInit(c.Layout)
 	if err != nil {

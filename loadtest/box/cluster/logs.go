@@ -10,17 +10,17 @@ import (
 	"strings"
 )
 
-// LogOptions choose what Logs prints.
+// LogOptions say what Logs prints.
 type LogOptions struct {
 	Follow bool
 	Lines  int
-	// Node is whose component is meant; empty is the control node.
+	// Node is the node whose component is meant; empty is the control node.
 	Node string
 }
 
-// Logs is a command that prints the log of a component of the node, or of a
-// Deployment or DaemonSet on it. name is a component, or a workload as "name",
-// "namespace/name" or "kind/name".
+// Logs returns a command that prints the log of a component of the node, or of
+// a Deployment or DaemonSet on it. name is a component, or a workload as
+// "name", "namespace/name" or "kind/name".
 func (c Cluster) Logs(ctx context.Context, name string, o LogOptions) (*exec.Cmd, error) {
 	lines := strconv.Itoa(o.Lines)
 	m := alone(c.Layout)
@@ -32,7 +32,7 @@ func (c Cluster) Logs(ctx context.Context, name string, o LogOptions) (*exec.Cmd
 	}
 	if slices.Contains(m.componentNames(), name) {
 		path := logPath(m.layout, name)
-		if name == nodeName { // which the control node's starts
+		if name == nodeName { // the control node starts it and keeps its log
 			path = logPath(c.Layout, m.name())
 		}
 		if _, err := os.Stat(path); err != nil {
@@ -63,7 +63,7 @@ func (c Cluster) Logs(ctx context.Context, name string, o LogOptions) (*exec.Cmd
 		"--all-pods", "--all-containers", "--prefix", "--tail="+lines, "--follow="+strconv.FormatBool(o.Follow)), nil
 }
 
-// findWorkload finds the one workload that name means.
+// findWorkload finds the workload that name means, if it is the only one.
 func findWorkload(workloads []workload, name string) (found workload, ok bool) {
 	matches := 0
 	for _, w := range workloads {

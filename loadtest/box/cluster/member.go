@@ -16,18 +16,18 @@ import (
 )
 
 const (
-	// MostNodes is as many as the addresses are laid out for.
+	// MostNodes is the number of nodes that the addresses are laid out for.
 	MostNodes = 9
-	// ControlTaint keeps pods off the control node that have no place there, where there are workers.
+	// ControlTaint keeps other pods off the control node if there are workers.
 	ControlTaint = "node-role.kubernetes.io/control-plane"
 
-	// controlLabel is the control node's among several; a kubelet may not give itself a role's.
+	// controlLabel marks the control node among several; a kubelet may not label itself with a role.
 	controlLabel = "box.libra.dev/control"
 	zoneLabel    = "topology.kubernetes.io/zone"
 
-	// What is known of a node that is gone, in seconds: after the grace its pods are no longer ready,
-	// and after the toleration they are made anew elsewhere. A kubelet that is stopped for as long as
-	// chaos does it is not gone.
+	// How fast a lost node is noticed, in seconds: after the grace period its pods are no longer
+	// ready, and after the toleration they are recreated elsewhere. A kubelet that chaos stops must
+	// not count as lost.
 	graceOfNodes      = 20
 	tolerationOfNodes = 5
 	leaseOfNodes      = 8
@@ -37,13 +37,13 @@ const (
 type member struct {
 	layout layout.Layout
 	number int
-	of     int // nodes of the cluster
+	of     int // number of nodes in the cluster
 }
 
-// alone is the only node of a cluster.
+// alone returns the only node of a cluster.
 func alone(l layout.Layout) member { return member{layout: l, of: 1} }
 
-// membersOf are the nodes of a cluster, the control node first.
+// membersOf returns the nodes of a cluster, the control node first.
 func membersOf(l layout.Layout, nodes int) []member {
 	members := []member{{layout: l, of: nodes}}
 	for i := 1; i < nodes; i++ {
@@ -57,7 +57,7 @@ func membersOf(l layout.Layout, nodes int) []member {
 func (m member) isWorker() bool { return m.number > 0 }
 func (m member) alone() bool    { return m.of == 1 }
 
-// name is the node's in Kubernetes.
+// name returns the node's name in Kubernetes.
 func (m member) name() string {
 	if !m.isWorker() {
 		return NodeName
@@ -65,7 +65,7 @@ func (m member) name() string {
 	return "w" + strconv.Itoa(m.number)
 }
 
-// own is the name of a thing of which each node has one.
+// own returns the node's name for a thing of which each node has one.
 func (m member) own(thing string) string {
 	if !m.isWorker() {
 		return thing
@@ -77,7 +77,7 @@ func (m member) podCIDR() string       { return fmt.Sprintf("10.244.%d.0/24", m.
 func (m member) ip() string            { return fmt.Sprintf("10.244.%d.1", m.number) }
 func (m member) podRangeStart() string { return fmt.Sprintf("10.244.%d.10", m.number) }
 
-// clusterCIDR has the pods of all nodes.
+// clusterCIDR contains the pods of all nodes.
 func (m member) clusterCIDR() string {
 	if m.alone() {
 		return podCIDR
@@ -85,7 +85,7 @@ func (m member) clusterCIDR() string {
 	return podsCIDR
 }
 
-// cgroup is the node's folder in every hierarchy.
+// cgroup returns the node's folder in every hierarchy.
 func (m member) cgroup() string {
 	if m.alone() {
 		return cgroupName
@@ -93,8 +93,8 @@ func (m member) cgroup() string {
 	return filepath.Join(cgroupName, m.name())
 }
 
-// cgroupRoot is what the kubelet takes for the root of the cgroups. Of several nodes each sees
-// its own folder only, as a machine sees its own cgroups.
+// cgroupRoot is the kubelet's root of the cgroups. If there are several nodes, each sees only its own
+// folder, as a machine sees its own cgroups.
 func (m member) cgroupRoot() string {
 	if m.alone() {
 		return "/" + cgroupName
@@ -102,7 +102,7 @@ func (m member) cgroupRoot() string {
 	return "/"
 }
 
-// labels are the node's, for the kubelet's command line.
+// labels returns the node's labels, for the kubelet's command line.
 func (m member) labels() string {
 	if !m.isWorker() {
 		return controlLabel + "=," + zoneLabel + "=control"
@@ -110,7 +110,7 @@ func (m member) labels() string {
 	return fmt.Sprintf("%s=zone-%d", zoneLabel, m.number)
 }
 
-// cpus are those of the machine that the node has: all, or as a worker an equal part.
+// cpus returns the node's share of the machine's CPUs: all, or for a worker an equal part.
 func (m member) cpus(machine []int) []int {
 	if !m.isWorker() {
 		return machine
@@ -122,8 +122,8 @@ func (m member) cpus(machine []int) []int {
 // memoryBytes is the node's part of the machine's memory.
 func (m member) memoryBytes(machine uint64) uint64 { return machine / uint64(m.of) }
 
-// PlatformAnnotations are those of a namespace whose pods are to be on the control node, where
-// there are workers: by them the API server gives each pod its place.
+// PlatformAnnotations returns the annotations for a namespace whose pods belong on the control node
+// if there are workers. They make the API server place the pods there.
 func PlatformAnnotations(nodes int) map[string]string {
 	if nodes == 1 {
 		return nil
@@ -134,17 +134,17 @@ func PlatformAnnotations(nodes int) map[string]string {
 	}
 }
 
-// ofPlatform are the images whose pods are on the control node, where there are workers: their
-// namespaces say so.
+// ofPlatform are the images whose pods run on the control node if there are workers: their
+// namespaces' annotations say so.
 var ofPlatform = []string{
 	"knative-activator", "knative-autoscaler", "knative-controller", "knative-webhook", "knative-net-gateway-api", "knative-net-kourier",
 	"pilot", "proxyv2", "kserve-manager", "redis", "libra-resizer", "libra-predictor", "libra-scheduler",
 }
 
-// runs says whether the node may run an image, by its name.
+// runs reports whether the node may run an image, by its name.
 func (m member) runs(image string) bool { return !m.isWorker() || !slices.Contains(ofPlatform, image) }
 
-// told names the node in a line of progress, where there are several.
+// told names the node for a line of progress, if there are several.
 func (m member) told() string {
 	if m.alone() {
 		return ""
@@ -152,7 +152,7 @@ func (m member) told() string {
 	return " on " + m.name()
 }
 
-// machineCPUs are the CPUs that the box may use.
+// machineCPUs returns the CPUs that the box may use.
 func machineCPUs() ([]int, error) {
 	var set unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &set); err != nil {
@@ -167,7 +167,7 @@ func machineCPUs() ([]int, error) {
 	return cpus, nil
 }
 
-// cpuList is how the kernel writes and reads a set of CPUs.
+// cpuList formats a set of CPUs as the kernel does.
 func cpuList(cpus []int) string {
 	words := make([]string, 0, len(cpus))
 	for _, cpu := range cpus {
@@ -176,14 +176,14 @@ func cpuList(cpus []int) string {
 	return strings.Join(words, ",")
 }
 
-// A box that runs has a file with the number of its nodes.
+// nodesPath is the file with the number of nodes of a running box.
 func nodesPath(l layout.Layout) string { return filepath.Join(l.Run(), "nodes") }
 
 func writeNodes(l layout.Layout, nodes int) error {
 	return os.WriteFile(nodesPath(l), []byte(strconv.Itoa(nodes)), 0o644)
 }
 
-// members are the nodes of the box that runs; without one, the control node.
+// members returns the nodes of the running box, or only the control node if none runs.
 func (c Cluster) members() ([]member, error) {
 	data, err := os.ReadFile(nodesPath(c.Layout))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -199,7 +199,7 @@ func (c Cluster) members() ([]member, error) {
 	return membersOf(c.Layout, nodes), nil
 }
 
-// member is the node of that name; an empty one is the control node's.
+// member returns the node of that name; an empty name means the control node.
 func (c Cluster) member(name string) (member, error) {
 	members, err := c.members()
 	if err != nil {
@@ -215,7 +215,7 @@ func (c Cluster) member(name string) (member, error) {
 	return member{}, fmt.Errorf("%.64q is no node of the box, which has %s", name, strings.Join(names, ", "))
 }
 
-// worker is the worker of that name.
+// worker returns the worker of that name.
 func (c Cluster) worker(name string) (member, error) {
 	m, err := c.member(name)
 	if err == nil && !m.isWorker() {

@@ -53,7 +53,7 @@ func TestWorkersDivideTheCPUs(t *testing.T) {
 	for count := 1; count <= 64; count++ {
 		var machine []int
 		for cpu := range count {
-			machine = append(machine, 2*cpu) // some of a machine's
+			machine = append(machine, 2*cpu) // some of a machine's CPUs
 		}
 		for nodes := 2; nodes <= min(MostNodes, count+1); nodes++ {
 			var dealt []int
@@ -113,7 +113,7 @@ func TestTheControlNodeOfSeveralIsTainted(t *testing.T) {
 	if diff := cmp.Diff([]object{{"key": ControlTaint, "effect": "NoSchedule"}}, settings["registerWithTaints"]); diff != "" {
 		t.Errorf("taints (-want +got):\n%s", diff)
 	}
-	// What tolerates it, and is sent there, are the namespaces with these.
+	// Namespaces with these annotations tolerate the taint and select the node.
 	annotations := fmt.Sprint(PlatformAnnotations(2))
 	for _, want := range []string{ControlTaint, controlLabel} {
 		if !strings.Contains(annotations, want) {

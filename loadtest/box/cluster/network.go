@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The addresses of the box. A node's own address is on the bridge that its pods
-// hang on. A veth pair joins the control node to the machine, which reaches pods
-// and services through it, and one more each worker to the control node.
+// The addresses of the box. A node's own address is on the bridge of its pods. A veth pair
+// joins the control node to the machine, which reaches pods and services through it. Another
+// pair joins each worker to the control node.
 const (
 	clusterName   = "libra-box"
 	clusterDomain = "cluster.local"
@@ -34,14 +34,14 @@ const (
 	apiServerURL = "https://" + nodeIP + ":6443"
 )
 
-// route is what preflight needs of one of the machine's routes.
+// route is the part of one of the machine's routes that the preflight needs.
 type route struct {
 	dst    netip.Prefix
 	device string
 }
 
-// machineRoutes lists the IPv4 routes of every table but the default ones: an
-// interface's own addresses are among them, in the table "local".
+// machineRoutes lists the IPv4 routes of every table, except default routes. They include
+// the addresses of interfaces, in the table "local".
 func machineRoutes() ([]route, error) {
 	list, err := netlink.RouteListFiltered(unix.AF_INET, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
 	if err != nil {
@@ -66,7 +66,7 @@ func machineRoutes() ([]route, error) {
 	return routes, nil
 }
 
-// boxCIDRs are the addresses by which the machine knows a box of these nodes.
+// boxCIDRs returns the addresses by which the machine reaches a box of these nodes.
 func boxCIDRs(members []member) []string {
 	var cidrs []string
 	for _, m := range members {
@@ -101,16 +101,16 @@ func join(name string, pid int, ip, cidr string) (netlink.Link, error) {
 	return setUp(name, ip, cidr)
 }
 
-// Of a worker's link, whose addresses nobody but its two ends knows.
+// A worker's link. Only its two ends know its addresses.
 func (m member) linkName() string      { return "libra-" + m.name() }
 func (m member) linkCIDR() string      { return fmt.Sprintf("10.245.%d.0/30", m.number) }
 func (m member) controlLinkIP() string { return fmt.Sprintf("10.245.%d.1", m.number) }
 func (m member) linkIP() string        { return fmt.Sprintf("10.245.%d.2", m.number) }
 
-// connectWorker joins a worker, whose first process is pid, to the control node, from inside
-// that.
+// connectWorker joins a worker, whose first process is pid, to the control node. It must run
+// on the control node.
 func connectWorker(pid int, w member) error {
-	// An earlier worker's goes with its network namespace, perhaps not at once.
+	// An earlier worker's link goes with its network namespace, perhaps not at once.
 	if old, err := netlink.LinkByName(w.linkName()); err == nil {
 		if err := netlink.LinkDel(old); err != nil && !errors.Is(err, unix.ENODEV) {
 			return fmt.Errorf("remove the link %s: %w", w.linkName(), err)
@@ -132,7 +132,7 @@ func disconnectMachine() (removed bool, err error) {
 	if err == nil {
 		err = netlink.LinkDel(link)
 	}
-	// It goes by itself when the box's namespace does, perhaps just now.
+	// The link goes by itself when the box's namespace does, perhaps just now.
 	if err != nil && !errors.Is(err, unix.ENODEV) {
 		return false, fmt.Errorf("remove the link %s: %w", hostLinkName, err)
 	}
@@ -161,8 +161,8 @@ func setUpNetwork(m member) error {
 	}
 	for path, value := range map[string]string{
 		"/proc/sys/net/ipv4/ip_forward": "1",
-		// Two pods on one bridge: the answer to a request that went through
-		// a service's address must pass the firewall that translated it.
+		// For two pods on one bridge: the response to a request to a service's address must
+		// pass the firewall that translated the request.
 		bridgeSysctl: "1",
 	} {
 		if err := os.WriteFile(path, []byte(value), 0o644); err != nil {
@@ -172,7 +172,7 @@ func setUpNetwork(m member) error {
 	return nil
 }
 
-// setUpUplink brings up what joins a node to the rest, and routes to there.
+// setUpUplink brings up the link that joins a node to the rest, and the route through it.
 func setUpUplink(m member) error {
 	ip, cidr, gateway, from := boxLinkIP, linkCIDR, hostLinkIP, ""
 	if m.isWorker() {
@@ -205,7 +205,7 @@ func setUp(name, ip, cidr string) (netlink.Link, error) {
 	return link, nil
 }
 
-// addRoute adds a route, for packets from an address unless that is empty.
+// addRoute adds a route. Its packets come from the address from, unless that is empty.
 func addRoute(link netlink.Link, cidr, gateway, from string) error {
 	_, dst, err := net.ParseCIDR(cidr)
 	if err != nil {

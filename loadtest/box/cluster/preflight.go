@@ -22,7 +22,7 @@ import (
 const (
 	gib = 1 << 30
 
-	// What a build and a run were seen to take, with room to spare.
+	// Measured needs of a build and a run, with room to spare.
 	buildFreeBytes  = 15 * gib
 	imagesFreeBytes = 4 * gib
 	upFreeBytes     = 6 * gib
@@ -30,7 +30,7 @@ const (
 	inMemoryAtBytes = 15 * gib // machines sold as 16 GiB show less
 )
 
-// Problems are all that is in the way, one sentence each.
+// Problems lists everything that is in the way, one sentence each.
 type Problems []string
 
 func (p Problems) Error() string {
@@ -44,7 +44,7 @@ func (p Problems) orNil() error {
 	return p
 }
 
-// tools are what the node runs that the box does not build.
+// tools are the programs that the node needs and the box does not build.
 var tools = []apt.Tool{
 	{Program: "runc", Package: "runc"},
 	{Program: "nft", Package: "nftables"},
@@ -54,17 +54,17 @@ var tools = []apt.Tool{
 	{Program: filepath.Join(cniPlugins, "loopback"), Package: "containernetworking-plugins"},
 }
 
-// PreflightBuild says what keeps the box from being built.
+// PreflightBuild says what prevents building the box.
 func PreflightBuild(l layout.Layout) error {
 	return preflightBuild(l, "kubelite", buildFreeBytes, "building the box")
 }
 
-// PreflightImages says what keeps Libra's images from being built, without a box.
+// PreflightImages says what prevents building Libra's images, without a box.
 func PreflightImages(l layout.Layout) error {
 	return preflightBuild(l, "k6", imagesFreeBytes, "building the images")
 }
 
-// PreflightRelease says what keeps a release's images from being made. It takes no root.
+// PreflightRelease says what prevents making a release's images. It does not need root.
 func PreflightRelease(l layout.Layout) error {
 	if _, err := os.Stat(l.Bin("libra-agent")); err == nil {
 		return nil
@@ -72,8 +72,8 @@ func PreflightRelease(l layout.Layout) error {
 	return tooLittleDisk(l.Cache, imagesFreeBytes, "making the images").orNil()
 }
 
-// preflightBuild asks for space only where the build's first binary is not
-// there: what comes of a later build takes the place of something.
+// preflightBuild asks for free space only if the build's first binary is missing: a
+// later build replaces the results of an earlier one.
 func preflightBuild(l layout.Layout, first string, needBytes uint64, what string) error {
 	p := notRoot()
 	if _, err := os.Stat(l.Bin(first)); err != nil {
@@ -82,7 +82,7 @@ func preflightBuild(l layout.Layout, first string, needBytes uint64, what string
 	return p.orNil()
 }
 
-// preflight says what keeps the node from being started. It changes nothing.
+// preflight says what prevents starting the node. It changes nothing.
 func (c Cluster) preflight(ctx context.Context) error {
 	p := notRoot()
 	p = append(p, missingTools()...)
@@ -108,8 +108,7 @@ func (c Cluster) preflight(ctx context.Context) error {
 	return append(p, unfit...).orNil()
 }
 
-// unfitMachine says what of the machine is in the way of a box, with no box of
-// the layout running.
+// unfitMachine says what on the machine prevents a box. No box of the layout may run.
 func unfitMachine(ctx context.Context, l layout.Layout, nodes int) (Problems, error) {
 	groups, err := readCgroups()
 	if err != nil {
@@ -120,7 +119,7 @@ func unfitMachine(ctx context.Context, l layout.Layout, nodes int) (Problems, er
 		return nil, err
 	}
 	if other != "" {
-		return Problems{other}, nil // its routes are in the way too, and say less
+		return Problems{other}, nil // its routes are in the way too, but say less
 	}
 	var p Problems
 	if total := memoryTotal(); total < memoryBytes {
@@ -132,7 +131,7 @@ func unfitMachine(ctx context.Context, l layout.Layout, nodes int) (Problems, er
 		return nil, err
 	}
 	p = append(p, routesInTheWay(routes, append(boxCIDRs(membersOf(l, nodes)), linkCIDR))...)
-	if os.Geteuid() == 0 { // nothing can be tried otherwise
+	if os.Geteuid() == 0 { // other users cannot try anything
 		missing, err := tryKernel(ctx)
 		if err != nil {
 			return nil, err
@@ -142,8 +141,8 @@ func unfitMachine(ctx context.Context, l layout.Layout, nodes int) (Problems, er
 	return p, nil
 }
 
-// otherBox says which box, not the layout's own, is on this machine; it is
-// empty where there is none. All boxes have the same cgroups and addresses.
+// otherBox describes a box other than the layout's own on this machine; it is empty if
+// there is none. All boxes have the same cgroups and addresses.
 func otherBox(l layout.Layout, groups cgroupSystem) (string, error) {
 	inits, err := runningInits()
 	if err != nil {
@@ -154,7 +153,7 @@ func otherBox(l layout.Layout, groups cgroupSystem) (string, error) {
 			return fmt.Sprintf("a box with its state in %[2]s runs on this machine, and there can be but one: end it with `%[1]s=%[2]s box down`", layout.StateEnv, state), nil
 		}
 	}
-	// One in another container is not seen as a process.
+	// A box in another container is not visible as a process.
 	for _, dir := range groups.ours() {
 		if pids := processesIn(dir); len(pids) > 0 {
 			return fmt.Sprintf("the cgroup %s is in use by process %s, which is not of this box: end it, or the box that it is of", dir, pids[0]), nil
@@ -191,7 +190,7 @@ func (c Cluster) notBuilt() Problems {
 	return Problems{fmt.Sprintf("%s has no %s: run `box build`", c.Layout.Bin(""), strings.Join(missing, ", "))}
 }
 
-// tooLittleDisk looks at the file system that dir is, or will be, on.
+// tooLittleDisk checks the file system that dir is, or will be, on.
 func tooLittleDisk(dir string, needBytes uint64, what string) Problems {
 	var stat unix.Statfs_t
 	at := dir
@@ -222,7 +221,7 @@ func memoryTotal() uint64 {
 }
 
 func missingControllers(groups cgroupSystem) Problems {
-	// Only there where v2 is mounted on its own.
+	// The file exists only where v2 is mounted on its own.
 	v2, _ := os.ReadFile("/sys/fs/cgroup/cgroup.controllers")
 	missing := groups.missing(string(v2))
 	if len(missing) == 0 {
@@ -231,8 +230,8 @@ func missingControllers(groups cgroupSystem) Problems {
 	return Problems{fmt.Sprintf("the kernel offers no cgroup controller %s: mount the cgroup file systems, or boot with these enabled", strings.Join(missing, ", "))}
 }
 
-// routesInTheWay finds the routes that overlap the box's addresses. When it is
-// called the box is down, so that none of them is the box's own.
+// routesInTheWay finds the routes that overlap the box's addresses. It is called while
+// the box is down, so that none of them is the box's own.
 func routesInTheWay(routes []route, cidrs []string) Problems {
 	var p Problems
 	for _, cidr := range cidrs {
@@ -251,10 +250,10 @@ func routesInTheWay(routes []route, cidrs []string) Problems {
 	return p
 }
 
-// tryKernel tries the kernel's features in namespaces of their own, which
-// vanish with the process that tries.
+// tryKernel tries the kernel's features in namespaces that vanish with the process that
+// tries them.
 func tryKernel(ctx context.Context) (Problems, error) {
-	// Not loaded by need, as the others are. Where it cannot be, the try tells.
+	// Unlike the others, not loaded on demand. If that fails, the probe says so.
 	if _, err := os.Stat(bridgeSysctl); err != nil {
 		_ = exec.CommandContext(ctx, "modprobe", "br_netfilter").Run()
 	}

@@ -54,7 +54,7 @@ func TestOtherBox(t *testing.T) {
 	}
 	var l layout.Layout
 	for _, state := range inits {
-		l.State = state // of a box beside which these tests may run
+		l.State = state // a running box's, as these tests may run beside one
 	}
 	mount := t.TempDir()
 	groups := cgroupSystem{hierarchies: []hierarchy{{mount: mount}}}

@@ -26,32 +26,32 @@ import (
 )
 
 const (
-	// What containerd keeps of an image. Blobs and the files of unpacked layers are written once.
+	// Where containerd keeps images. It writes blobs and the files of unpacked layers once.
 	contentStore    = "io.containerd.content.v1.content"
 	snapshotsFolder = "io.containerd.snapshotter.v1.overlayfs/snapshots"
 	snapshotsDB     = "io.containerd.snapshotter.v1.overlayfs/metadata.db"
 	metadataFolder  = "io.containerd.metadata.v1.bolt"
 	metadataDB      = metadataFolder + "/meta.db"
 
-	// workersFolder has, in a prepared folder, what is for workers.
+	// workersFolder, in a prepared folder, has the files for workers.
 	workersFolder = "workers"
-	// preparing is the folder in which one is made, beside those that are whole.
+	// preparing is where a prepared folder is made, beside the finished ones.
 	preparing = ".new"
-	// preparedList says in a prepared folder which images it has.
+	// preparedList says which images are in a prepared folder.
 	preparedList = "images.json"
 
 	prepareTimeout = 10 * time.Minute
 )
 
-// prepared is what a node's containerd has when it starts: images that were imported and unpacked
-// by one that ran for that alone.
+// prepared is what a node's containerd starts with: images that another containerd, which ran only for
+// that, imported and unpacked.
 type prepared struct {
 	Containerd string            `json:"containerd"`
 	Images     []image.Reference `json:"images"`
 	tars       map[image.Reference]string
 }
 
-// preparedOf is what there is to be of the image tars of the cache.
+// preparedOf returns what should be prepared from the image tars of the cache.
 func preparedOf(l layout.Layout) (prepared, error) {
 	p := prepared{Containerd: versions.Containerd, tars: map[image.Reference]string{}}
 	tars, err := filepath.Glob(filepath.Join(l.Images(), "*.tar"))
@@ -68,7 +68,7 @@ func preparedOf(l layout.Layout) (prepared, error) {
 	return p, nil
 }
 
-// dir is where it is, under a name that says what is in it.
+// dir returns the folder, whose name depends on its content.
 func (p prepared) dir(l layout.Layout) (string, error) {
 	data, err := json.Marshal(struct {
 		prepared
@@ -81,9 +81,9 @@ func (p prepared) dir(l layout.Layout) (string, error) {
 	return filepath.Join(l.Prepared(), hex.EncodeToString(sum[:])[:16]), nil
 }
 
-// PrepareImages imports the image tars of the cache into a folder, with which containerd starts on
-// new nodes: each of them then has the images at once. What is there already, and would be the same,
-// is left alone; of what was there before only what changed is imported.
+// PrepareImages imports the image tars of the cache into a folder that containerd on new nodes starts
+// with, so that each node has the images at once. It does nothing if the folder is up to date. Otherwise
+// it starts from the last one and imports only what changed.
 func PrepareImages(ctx context.Context, l layout.Layout, log func(format string, args ...any)) error {
 	want, err := preparedOf(l)
 	if err != nil {
@@ -99,7 +99,7 @@ func PrepareImages(ctx context.Context, l layout.Layout, log func(format string,
 	start := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, prepareTimeout)
 	defer cancel()
-	// Whoever was ended here left one half made.
+	// An interrupted run left its folder half made.
 	made := filepath.Join(l.Prepared(), preparing)
 	if err := os.RemoveAll(made); err != nil {
 		return err
@@ -132,7 +132,7 @@ func PrepareImages(ctx context.Context, l layout.Layout, log func(format string,
 	return keepOnly(l, dir)
 }
 
-// keepOnly removes all that was prepared but dir.
+// keepOnly removes every prepared folder except dir.
 func keepOnly(l layout.Layout, dir string) error {
 	entries, err := os.ReadDir(l.Prepared())
 	if err != nil {
@@ -148,8 +148,8 @@ func keepOnly(l layout.Layout, dir string) error {
 	return nil
 }
 
-// lastPrepared is the folder of what PrepareImages made last, and what that is; it is empty where
-// there is none of this containerd.
+// lastPrepared returns the folder that PrepareImages made last, and its content; dir is empty if there
+// is none of this version of containerd.
 func lastPrepared(l layout.Layout) (dir string, had prepared, err error) {
 	lists, err := filepath.Glob(filepath.Join(l.Prepared(), "*", preparedList))
 	if err != nil {
@@ -168,8 +168,8 @@ func lastPrepared(l layout.Layout) (dir string, had prepared, err error) {
 	return "", prepared{}, nil
 }
 
-// make brings the root in the folder made, which has some images, to those that are wanted, and
-// says how many it imported.
+// make updates the root in the folder made, which has the images had, to the wanted ones. It returns the
+// number of images that it imported.
 func (p prepared) make(ctx context.Context, l layout.Layout, made string, had []image.Reference) (imported int, err error) {
 	d, err := startPreparing(l, made)
 	if err != nil {
@@ -189,8 +189,8 @@ func (p prepared) make(ctx context.Context, l layout.Layout, made string, had []
 	return imported, os.WriteFile(filepath.Join(made, "root", preparedList), data, 0o644)
 }
 
-// makeWorkers makes of the root in the folder made that of workers, and puts it there: what is on the
-// control node alone are most of the files, and it takes a while to link them.
+// makeWorkers makes the workers' root from the root in the folder made, and puts it inside that root.
+// Most files are for the control node only, and linking them takes a while.
 func (p prepared) makeWorkers(ctx context.Context, l layout.Layout, made string) error {
 	at := filepath.Join(made, workersFolder)
 	if err := linkPrepared(ctx, filepath.Join(made, "root"), filepath.Join(at, "root")); err != nil {
@@ -212,7 +212,7 @@ func (p prepared) update(ctx context.Context, d *preparer, had []image.Reference
 	if err := d.await(ctx); err != nil {
 		return 0, err
 	}
-	// As many as there are cores to unpack them.
+	// As many as there are cores to unpack images.
 	g, importing := errgroup.WithContext(ctx)
 	g.SetLimit(2)
 	for _, ref := range p.Images {
@@ -239,7 +239,7 @@ func (p prepared) update(ctx context.Context, d *preparer, had []image.Reference
 	return imported, d.collect(ctx)
 }
 
-// preparer is a containerd that takes images, and runs nothing. It ends when this process does, and its
+// preparer is a containerd that imports images and runs nothing. It ends when this process does, and its
 // mounts with it.
 type preparer struct {
 	layout layout.Layout
@@ -266,7 +266,7 @@ func startPreparing(l layout.Layout, made string) (*preparer, error) {
 	cmd.SysProcAttr = &unix.SysProcAttr{Unshareflags: unix.CLONE_NEWNS, Pdeathsig: unix.SIGKILL, Setsid: true}
 	started := make(chan error)
 	go func() {
-		// The signal comes when the thread ends that started it.
+		// The kernel sends Pdeathsig when the thread that started the process ends.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		err := cmd.Start()
@@ -282,8 +282,8 @@ func startPreparing(l layout.Layout, made string) (*preparer, error) {
 	return d, nil
 }
 
-// prepareConfig is that of a containerd without what runs containers. Labels by which the kubelet's
-// plugin knows its images that plugin adds when it starts.
+// prepareConfig configures a containerd without the plugins that run containers. The kubelet's plugin
+// labels its images when it starts.
 func prepareConfig(made, socket string) []byte {
 	return fmt.Appendf(nil, `version = 3
 root = %s
@@ -310,7 +310,7 @@ func (d *preparer) await(ctx context.Context) error {
 	})
 }
 
-// end has containerd close its databases.
+// end makes containerd close its databases.
 func (d *preparer) end(ctx context.Context) error {
 	if err := d.stop(); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
@@ -323,8 +323,8 @@ func (d *preparer) end(ctx context.Context) error {
 	}
 }
 
-// collect removes what was of images of before, now and not on every node: a lease that is deleted can
-// be waited for.
+// collect removes the data of earlier images now, not on every node: deleting a lease can wait for the
+// garbage collection.
 func (d *preparer) collect(ctx context.Context) error {
 	if err := d.ctr(ctx, "leases", "create", "--id", "collect"); err != nil {
 		return err
@@ -337,8 +337,8 @@ func (d *preparer) ctr(ctx context.Context, args ...string) error {
 	return err
 }
 
-// linkPrepared makes of what was prepared, in the folder from, the root of a containerd: files that are
-// written once are the same ones.
+// linkPrepared makes the root of a containerd from the prepared folder from. It hard-links the files
+// that are written once.
 func linkPrepared(ctx context.Context, from, to string) error {
 	for _, folder := range []string{contentStore, snapshotsFolder} {
 		if err := copyTree(ctx, filepath.Join(from, folder), filepath.Join(to, folder), "--link"); err != nil {
@@ -353,7 +353,7 @@ func linkPrepared(ctx context.Context, from, to string) error {
 	return nil
 }
 
-// copyTree copies a file or folder as it is: with owners, modes, times, extended attributes and devices.
+// copyTree copies a file or folder with owners, modes, times, extended attributes and devices.
 func copyTree(ctx context.Context, from, to string, options ...string) error {
 	if err := os.MkdirAll(filepath.Dir(to), 0o700); err != nil {
 		return err
@@ -370,7 +370,7 @@ func lastOf(out string) string {
 	return lines[len(lines)-1]
 }
 
-// giveImages gives nodes that are not started yet what PrepareImages made.
+// giveImages gives nodes that are not started yet the result of PrepareImages.
 func (c Cluster) giveImages(ctx context.Context, nodes ...member) error {
 	dir, _, err := lastPrepared(c.Layout)
 	if err != nil {
@@ -383,8 +383,8 @@ func (c Cluster) giveImages(ctx context.Context, nodes ...member) error {
 	return g.Wait()
 }
 
-// giveImages gives a node that is not started yet what was prepared, if that is on the same file
-// system: otherwise it takes less to import what the node may run than to copy all.
+// giveImages gives a node that is not started yet the prepared images, if they are on the same file
+// system. Otherwise importing what the node may run takes less than copying everything.
 func (m member) giveImages(ctx context.Context, from string) error {
 	root := containerdRoot(m.layout)
 	if err := os.RemoveAll(root); err != nil { // an earlier node's
@@ -401,7 +401,7 @@ func (m member) giveImages(ctx context.Context, from string) error {
 	}
 	err := os.Link(filepath.Join(from, preparedList), filepath.Join(root, preparedList))
 	switch {
-	// Or one without such links, or nothing was made for the node.
+	// Also for a file system without hard links, or if nothing was made for the node.
 	case errors.Is(err, unix.EXDEV), errors.Is(err, fs.ErrPermission), errors.Is(err, fs.ErrNotExist):
 		return nil
 	case err != nil:

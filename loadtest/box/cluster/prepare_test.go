@@ -15,7 +15,7 @@ import (
 	"libra.dev/libra/loadtest/box/versions"
 )
 
-// writeImage writes a tar of an image with one file of that content.
+// writeImage writes a tar of an image with one file of the given content.
 func writeImage(t *testing.T, l layout.Layout, name, content string) image.Reference {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "file")
@@ -57,7 +57,7 @@ func preparedDir(t *testing.T, l layout.Layout) string {
 	return dir
 }
 
-// What is prepared goes by the content of images: the same name may come to mean another.
+// The folder goes by the content of images: the same name may come to mean another.
 func TestPreparedDir(t *testing.T) {
 	l := layout.Layout{Cache: t.TempDir()}
 	writeImage(t, l, "redis", "7.0")
@@ -77,7 +77,7 @@ func TestPreparedDir(t *testing.T) {
 	}
 }
 
-// fakePrepared makes what PrepareImages would, with a file of each kind that layers have.
+// fakePrepared stands in for PrepareImages, with one file of each kind that layers have.
 func fakePrepared(t *testing.T, dir string) {
 	t.Helper()
 	for path, content := range map[string]string{
@@ -100,7 +100,7 @@ func fakePrepared(t *testing.T, dir string) {
 	}
 }
 
-// Workers get what is made for them.
+// Workers get the images that were prepared for them.
 func TestGiveImagesToWorkers(t *testing.T) {
 	l := layout.Layout{Cache: t.TempDir(), State: t.TempDir()}
 	from := filepath.Join(l.Prepared(), "0123")
@@ -166,7 +166,7 @@ func TestGiveImages(t *testing.T) {
 	}
 }
 
-// What hides files of lower layers is kept: a device for a file, an attribute for a folder.
+// Whiteouts of lower layers are kept: a device for a file, an attribute for a folder.
 func TestGiveImagesKeepsWhiteouts(t *testing.T) {
 	l := layout.Layout{Cache: t.TempDir(), State: t.TempDir()}
 	from := filepath.Join(l.Prepared(), "0123")
@@ -193,7 +193,7 @@ func TestGiveImagesKeepsWhiteouts(t *testing.T) {
 	}
 }
 
-// Of another containerd's, and of what was never finished, nothing is taken.
+// Nothing is taken from another containerd's folder, or from an unfinished one.
 func TestLastPrepared(t *testing.T) {
 	l := layout.Layout{Cache: t.TempDir(), State: t.TempDir()}
 	if err := os.MkdirAll(filepath.Join(l.Prepared(), preparing, "root"), 0o755); err != nil {
@@ -207,7 +207,7 @@ func TestLastPrepared(t *testing.T) {
 	if dir, _, err := lastPrepared(l); dir != "" || err != nil {
 		t.Errorf("lastPrepared() = %q, %v, want none", dir, err)
 	}
-	// The node starts without, and imports.
+	// The node starts without prepared images, and imports them.
 	if err := (Cluster{Layout: l}).giveImages(t.Context(), alone(l)); err != nil {
 		t.Fatal(err)
 	}

@@ -12,11 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// probeName is the subcommand that tries the kernel's features.
+// probeName is the subcommand that probes the kernel's features.
 const probeName = "probe"
 
 // Probe tries what the node needs of the kernel and writes one line for each
-// thing that it lacks. It must run in mount and network namespaces of its own.
+// lack. It must run in mount and network namespaces of its own.
 func Probe(w io.Writer) error {
 	if os.Getpid() != 1 {
 		return fmt.Errorf("box %s is for `box build` and `box up` to run in namespaces of its own", probeName)

@@ -18,33 +18,33 @@ import (
 	"libra.dev/libra/loadtest/box/layout"
 )
 
-// initName and nodeName are the subcommands of the box that are pid 1 of the control node, with
-// all others in its namespace, and of a worker.
+// initName and nodeName are the box's subcommands that run as pid 1: of the control node, whose
+// namespace contains all others, and of a worker.
 const (
 	initName = "init"
 	nodeName = "node"
 )
 
-// initArgs are the arguments of the init of one layout. They are also how it
-// is known again: a pid means little, for it may be another's by now.
+// initArgs returns the arguments of the init of one layout. They also identify it: a pid may belong
+// to another process by now.
 func initArgs(l layout.Layout) []string {
 	return []string{initName, "--state", l.State, "--cache", l.Cache}
 }
 
-// stateOfInit is the state folder of the node whose init the process with this
-// /proc/<pid>/cmdline and status is.
+// stateOfInit returns the state folder of the node whose init has this /proc/<pid>/cmdline and
+// status.
 func stateOfInit(cmdline, status []byte) (state string, isInit bool) {
 	args := strings.Split(strings.TrimSuffix(string(cmdline), "\x00"), "\x00")
 	if len(args) != 1+len(initArgs(layout.Layout{})) || !slices.Equal(args[1:3], []string{initName, "--state"}) {
 		return "", false
 	}
-	// Somebody may be printing or editing such a command line. Only the init is
-	// pid 1 of a namespace below this one.
+	// Somebody may be printing or editing such a command line. Only init is pid 1 of a namespace
+	// below this one.
 	pids := namespacePIDs(status)
 	return args[3], len(pids) > 1 && pids[len(pids)-1] == 1
 }
 
-// namespacePIDs reads a process's pids, this namespace's first, out of its status.
+// namespacePIDs reads a process's pids from its status, this namespace's first.
 func namespacePIDs(status []byte) []int {
 	for line := range bytes.Lines(status) {
 		list, ok := bytes.CutPrefix(line, []byte("NSpid:"))
@@ -64,8 +64,7 @@ func namespacePIDs(status []byte) []int {
 	return nil
 }
 
-// process is held by a descriptor: unlike a pid, it never comes to mean
-// another process.
+// process holds a descriptor: unlike a pid, it never refers to another process later.
 type process struct {
 	pid int
 	fd  int
@@ -90,7 +89,7 @@ func findInit(l layout.Layout) (p process, found bool, err error) {
 		if err != nil {
 			return process{}, false, fmt.Errorf("open process %d: %w", pid, err)
 		}
-		// The pid may have changed hands before it was opened.
+		// The pid may have been reused before it was opened.
 		if isInit(pid, l.State) {
 			return process{pid: pid, fd: fd}, true, nil
 		}
@@ -99,8 +98,7 @@ func findInit(l layout.Layout) (p process, found bool, err error) {
 	return process{}, false, nil
 }
 
-// runningInits are the inits of all boxes of this machine: their state folders,
-// by pid.
+// runningInits returns the state folders of the inits of all boxes on this machine, by pid.
 func runningInits() (map[int]string, error) {
 	entries, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {
@@ -119,7 +117,7 @@ func runningInits() (map[int]string, error) {
 	return inits, nil
 }
 
-// isInit says whether the process is the init of the node with this state folder.
+// isInit reports whether the process is the init of the node with this state folder.
 func isInit(pid int, state string) bool {
 	got, ok := readInit(pid)
 	return ok && got == state
@@ -137,8 +135,8 @@ func readInit(pid int) (state string, isInit bool) {
 	return stateOfInit(cmdline, status)
 }
 
-// kill ends the process and waits until it is gone. With pid 1 of a pid
-// namespace goes all that is in it.
+// kill ends the process and waits until it is gone. If it is pid 1 of a pid namespace, everything in
+// the namespace ends with it.
 func (p process) kill(ctx context.Context) error {
 	if err := unix.PidfdSendSignal(p.fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
 		return fmt.Errorf("kill process %d: %w", p.pid, err)
@@ -149,8 +147,8 @@ func (p process) kill(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// Its parent, by now the machine's own init, may take its time to reap it:
-	// nothing can be done about that.
+	// Its parent, by now the machine's own init, may take its time to reap it. Nothing can be done
+	// about that.
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	_ = poll(ctx, 20*time.Millisecond, func() (bool, string, error) {
@@ -159,15 +157,15 @@ func (p process) kill(ctx context.Context) error {
 	return nil
 }
 
-// ended says that the process runs no more, whether it was reaped or not.
+// ended reports whether the process no longer runs, reaped or not.
 func (p process) ended() bool {
 	fds := []unix.PollFd{{Fd: int32(p.fd), Events: unix.POLLIN}}
 	n, err := unix.Poll(fds, 0)
 	return err == nil && n > 0
 }
 
-// children finds the children of pid, which is pid 1 of its namespace: this namespace's pids by those
-// there.
+// children returns the children of pid, which is pid 1 of its namespace: it maps their pids there to
+// those in this namespace.
 func children(pid int) (map[int]int, error) {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {

@@ -13,18 +13,18 @@ import (
 	"libra.dev/libra/loadtest/box/layout"
 )
 
-// restartTimeout is for a process to be killed and another to be started, not for what it
-// does then.
+// restartTimeout bounds killing a process and starting another, but not what that one
+// then does.
 const restartTimeout = 10 * time.Second
 
-// Restart kills one of a node's components and has its first process start it again,
-// as a machine's own init does when one has crashed. An empty node is the control node.
+// Restart kills one of a node's components and has the node's first process start it
+// again, as a machine's own init does after a crash. An empty node is the control node.
 func (c Cluster) Restart(ctx context.Context, node, name string) error {
 	m, err := c.member(node)
 	if err != nil {
 		return err
 	}
-	names := m.componentNames()[1:] // the first process itself cannot be
+	names := m.componentNames()[1:] // the first process itself cannot be restarted
 	if !slices.Contains(names, name) {
 		return fmt.Errorf("%.64q is no component that can be restarted, want %s", name, strings.Join(names, ", "))
 	}
@@ -65,7 +65,7 @@ func (c Cluster) openFirst(m member) (process, error) {
 		return process{}, fmt.Errorf("open process %d of node %s: %w", pid, m.name(), err)
 	}
 	p := process{pid: pid, fd: fd}
-	// The pid may have changed hands before it was opened.
+	// The pid may have been reused before it was opened.
 	if still, err := c.firstProcess(init.pid, m); err != nil || still != pid {
 		p.close()
 		return process{}, errors.Join(fmt.Errorf("node %s has just ended", m.name()), err)
@@ -73,7 +73,7 @@ func (c Cluster) openFirst(m member) (process, error) {
 	return p, nil
 }
 
-// end kills a child of a first process, unless it has ended, and returns what it was.
+// end kills a child of a first process unless it has ended. It returns its state before.
 func (c Cluster) end(ctx context.Context, first process, l layout.Layout, name string) (before componentState, err error) {
 	before, err = c.stateOf(l, name)
 	if err != nil {
@@ -90,7 +90,7 @@ func (c Cluster) end(ctx context.Context, first process, l layout.Layout, name s
 	})
 }
 
-// startAgain has a first process start what has ended, and waits for one of these.
+// startAgain makes a first process start what has ended, and waits for the one in before.
 func (c Cluster) startAgain(ctx context.Context, first process, signal unix.Signal, l layout.Layout, before componentState) error {
 	if err := unix.PidfdSendSignal(first.fd, signal, nil, 0); err != nil {
 		return fmt.Errorf("ask init to start %s again: %w", before.Name, err)
@@ -119,15 +119,14 @@ func (c Cluster) killComponent(ctx context.Context, init process, s componentSta
 	}
 	p := process{pid: pid, fd: fd}
 	defer p.close()
-	// The pid may have changed hands before it was opened.
+	// The pid may have been reused before it was opened.
 	if still, err := children(init.pid); err != nil || still[s.PID] != pid {
 		return err
 	}
 	return p.kill(ctx)
 }
 
-// stateOf is what init tells of a component. While it is being started again, init tells
-// nothing.
+// stateOf returns init's report on a component. During a restart there is none.
 func (c Cluster) stateOf(l layout.Layout, name string) (componentState, error) {
 	states, err := readStates(l)
 	for _, s := range states {

@@ -36,7 +36,7 @@ func (c Cluster) Status(ctx context.Context, w io.Writer) error {
 	return nil
 }
 
-// printComponents prints a node's processes, with its name where it is one of several.
+// printComponents prints a node's processes, with its name if there are several nodes.
 func (c Cluster) printComponents(w io.Writer, initPID int, m member) error {
 	if !m.alone() {
 		fmt.Fprintf(w, "node %s\n", m.name())

@@ -15,32 +15,32 @@ import (
 	"libra.dev/libra/loadtest/box/layout"
 )
 
-// Machine is a node on a machine of its own, as users have them: systemd is init and has the
-// cgroups, which are v2.
+// Machine is a node on a machine of its own, like those that users have: systemd is init and
+// manages the cgroups, which are v2.
 type Machine struct {
-	// Root is the machine's root file system, and Layout says where things are on it.
+	// Root is the machine's root file system. Layout says where things are on it.
 	Root   string
 	Layout layout.Layout
 	// Kubelet is the path of the kubelet on the machine.
 	Kubelet string
-	// Runtime is the OCI runtime, runc or crun, by its path there.
+	// Runtime is the path of the OCI runtime there, runc or crun.
 	Runtime string
 }
 
-// systemdKubelet is how the kubelet of such a machine differs from the box's. What is not here is
-// Kubernetes' default there.
+// systemdKubelet has the kubelet settings of such a machine that differ from the box's. nil stands
+// for Kubernetes' default.
 var systemdKubelet = object{
 	"cgroupDriver":                  "systemd",
 	"cgroupRoot":                    nil,
 	"failCgroupV1":                  nil,
 	"protectKernelDefaults":         nil,
 	"localStorageCapacityIsolation": nil,
-	// One CPU is kept for what shares, the others may become a container's own.
+	// One CPU is for shared use. Containers can get the others for themselves.
 	"cpuManagerPolicy":   "static",
 	"reservedSystemCPUs": "0",
 }
 
-// Write writes what the node's components are configured by, and a unit for each.
+// Write writes the configuration of the node's components, and a unit for each.
 func (m Machine) Write(now time.Time) error {
 	l := m.Layout
 	on := func(path string) string { return filepath.Join(m.Root, path) }
@@ -82,7 +82,7 @@ func (m Machine) Write(now time.Time) error {
 	return os.MkdirAll(on(podLogs(l)), 0o755)
 }
 
-// containerdConfig leaves all to containerd's defaults that need not be the box's.
+// containerdConfig uses containerd's defaults wherever it need not differ from them.
 func (m Machine) containerdConfig() []byte {
 	return fmt.Appendf(nil, `version = 3
 
@@ -116,8 +116,8 @@ const (
 	unitsDir    = "/etc/systemd/system"
 )
 
-// networkCommands make the bridge that has the node's address, and a route by which the node's own
-// requests to services get as far as kube-proxy's rules.
+// networkCommands make the bridge with the node's address, and a route that takes the node's own
+// requests to services as far as kube-proxy's rules.
 var networkCommands = []string{
 	"ip link set lo up",
 	"ip link add " + bridgeName + " type bridge",
@@ -126,9 +126,9 @@ var networkCommands = []string{
 	"ip route add " + serviceCIDR + " dev " + bridgeName,
 }
 
-// Prepare is a script that brings the machine as far as it can be brought without being booted: an
-// emulated one would take minutes for that. It imports images, has the API server fill its store,
-// and applies objects. It is to be run in the machine's root file system, in namespaces that end
+// Prepare returns a script that does everything that works without booting the machine, which
+// would take minutes on an emulated one: it imports images, has the API server fill its store, and
+// applies objects. The script must run in the machine's root file system, in namespaces that end
 // with it.
 func (m Machine) Prepare(images, objects string) []byte {
 	set := components(alone(m.Layout), etcdDir)
@@ -148,7 +148,7 @@ func (m Machine) Prepare(images, objects string) []byte {
 		"kubectl create clusterrole "+dnsUser+" --verb=list,watch --resource=services,namespaces,endpointslices.discovery.k8s.io",
 		"kubectl create clusterrolebinding "+dnsUser+" --clusterrole="+dnsUser+" --user="+dnsUser,
 		"kubectl apply --server-side -f "+objects,
-		// The last first: the store is to have all.
+		// The last one first: the store must get all writes.
 		"for pid in $begun; do kill $pid; wait $pid || true; done",
 	)
 	return []byte(strings.Join(lines, "\n") + "\n")
@@ -163,7 +163,7 @@ func (m Machine) apiReady() string {
 	return fmt.Sprintf("curl -sf --output /dev/null --cacert %s %s/readyz", pki(m.Layout, "ca.crt"), apiServerURL)
 }
 
-// command is a component's, with all of its arguments, for a shell. Its name is what it goes by.
+// command returns the shell command of a component, with all arguments and its name as argv[0].
 func (m Machine) command(c component) string {
 	words := []string{"exec", "-a", c.name, c.path}
 	for _, a := range c.args {
@@ -172,8 +172,8 @@ func (m Machine) command(c component) string {
 	return "(" + strings.Join(words, " ") + ")"
 }
 
-// units are the unit of each component, of the bridge that the node's address is on, and what
-// has them started, by path.
+// units returns, by path, the unit of each component and of the bridge with the node's address,
+// and the file that has them started.
 func (m Machine) units() map[string][]byte {
 	set := components(alone(m.Layout), etcdDir)
 	network := "[Unit]\nDescription=The bridge of the pods\n[Service]\nType=oneshot\nRemainAfterExit=yes\n"
@@ -186,10 +186,10 @@ func (m Machine) units() map[string][]byte {
 	}
 	units[set.apiServer.name] = m.unit(set.apiServer, etcdReady)
 	for _, c := range set.clients {
-		// What asks an API server that has only begun would keep it from going on.
+		// Clients would keep an API server that has just started from getting ready.
 		ready := m.apiReady()
 		if c.name == "kubelet" {
-			c.path, ready = m.Kubelet, "" // it is what starts the API server elsewhere
+			c.path, ready = m.Kubelet, "" // elsewhere the kubelet starts the API server
 		}
 		if c.name == "kube-controller-manager" {
 			c.args = append(c.args, "--controllers="+strings.Join(controllers, ","))
@@ -206,7 +206,7 @@ func (m Machine) units() map[string][]byte {
 	return files
 }
 
-// unit starts a component when a command succeeds; empty needs nothing.
+// unit starts a component once the command ready succeeds, or at once if ready is empty.
 func (m Machine) unit(c component, ready string) string {
 	var await string
 	if ready != "" {
@@ -214,7 +214,7 @@ func (m Machine) unit(c component, ready string) string {
 	}
 	var delegate string
 	if c.name == "containerd" {
-		// As upstream's unit has it: containers outlive it.
+		// As in upstream's unit: containers outlive containerd.
 		delegate = "Delegate=yes\nKillMode=process\nTasksMax=infinity\nOOMScoreAdjust=-999\n"
 	}
 	if c.name == "kubelet" {

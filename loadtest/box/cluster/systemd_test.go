@@ -17,8 +17,8 @@ func testMachine(t *testing.T) Machine {
 	}
 }
 
-// A machine has what the kubelet, containerd and systemd are told, and the kubelet is as users
-// have it.
+// A machine has the configuration of the kubelet, containerd and systemd, and the kubelet is
+// like users' own.
 func TestMachineWrite(t *testing.T) {
 	m := testMachine(t)
 	if err := m.Write(time.Now()); err != nil {
@@ -51,13 +51,13 @@ func TestMachineWrite(t *testing.T) {
 			t.Errorf("the kubelet has the box's %s", boxs)
 		}
 	}
-	// The box's own is another.
+	// The box's own kubelet is configured differently.
 	if box, err := kubeletConfig(alone(m.Layout)); err != nil || !strings.Contains(string(box), "cgroupDriver: cgroupfs") {
 		t.Errorf("the box's kubelet: %s, %v", box, err)
 	}
 }
 
-// The script starts the store before what needs it, and ends all that it started.
+// The script starts the store before whatever needs it, and ends everything that it started.
 func TestMachinePrepare(t *testing.T) {
 	script := string(testMachine(t).Prepare("/opt/images", "/opt/objects.yaml"))
 	at := 0

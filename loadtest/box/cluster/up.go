@@ -17,12 +17,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Up starts the nodes and returns when they are Ready, and what install does is done, which
-// is called as soon as the API server answers. Nodes that already run, are as many and are
-// whole are left alone: started is false then. What broken ones left is removed first. stale
-// says what is wrong with the rest of the box, if anything.
+// Up starts the nodes. It calls install as soon as the API server answers, and returns when the nodes
+// are Ready and install is done. It leaves running nodes alone if there are as many as wanted and
+// they are whole: started is then false. It first removes what broken nodes left. stale says what is
+// wrong with the rest of the box, if anything.
 func (c Cluster) Up(ctx context.Context, stale func() (problem string, err error), install func(context.Context) error) (started bool, err error) {
-	if os.Geteuid() != 0 { // told with all else, rather than as what fails first
+	if os.Geteuid() != 0 { // reported with all other problems, not as the first failure
 		return false, c.preflight(ctx)
 	}
 	problem, exists := c.examine(ctx)
@@ -54,7 +54,7 @@ func (c Cluster) Up(ctx context.Context, stale func() (problem string, err error
 	return true, <-installed
 }
 
-// examine says whether anything of a node exists, and what is wrong with it.
+// examine reports whether anything of a node exists, and what is wrong with it.
 func (c Cluster) examine(ctx context.Context) (problem string, exists bool) {
 	p, found, err := findInit(c.Layout)
 	if err != nil {
@@ -68,8 +68,8 @@ func (c Cluster) examine(ctx context.Context) (problem string, exists bool) {
 	return c.broken(ctx), true
 }
 
-// broken says what is wrong with a node that runs. One that is merely busy gets
-// its time: somebody may be using it.
+// broken says what is wrong with a node that runs. It gives a busy node time, because somebody may be
+// using it.
 func (c Cluster) broken(ctx context.Context) string {
 	members, err := c.members()
 	if err != nil {
@@ -100,7 +100,7 @@ func (c Cluster) broken(ctx context.Context) string {
 	return ""
 }
 
-// ended is a component that ended, by its log, and how; the log is empty where none has.
+// ended returns the log of a component that ended, and how it ended; log is empty if none has.
 func (c Cluster) ended() (log, how string) {
 	members, err := c.members()
 	if err != nil {
@@ -120,8 +120,8 @@ func (c Cluster) ended() (log, how string) {
 	return "", ""
 }
 
-// start starts the nodes and waits until they are Ready. As soon as the API server answers it calls
-// answers, which runs beside that.
+// start starts the nodes and waits until they are Ready. As soon as the API server answers, it calls
+// answers in a goroutine.
 func (c Cluster) start(ctx context.Context, answers func()) error {
 	runc, err := exec.LookPath("runc")
 	if err != nil {
@@ -181,8 +181,8 @@ func (c Cluster) start(ctx context.Context, answers func()) error {
 	return g.Wait()
 }
 
-// startInit starts the node's init in its namespaces, connects it and lets it go.
-// Until it is told to go, it ends when this process does.
+// startInit starts the node's init in its namespaces, connects it and lets it go on. Until then, init
+// ends when this process does.
 func (c Cluster) startInit(members []member) (pid int, err error) {
 	groups, err := readCgroups()
 	if err != nil {
@@ -215,7 +215,7 @@ func (c Cluster) startInit(members []member) (pid int, err error) {
 		return 0, fmt.Errorf("start the node's init: %w", err)
 	}
 	pid = cmd.Process.Pid
-	// Reaps it if it ends while this process lives.
+	// Reap init if it ends while this process lives.
 	go func() { _ = cmd.Wait() }()
 	if control := members[0]; control.alone() {
 		err = groups.create(pid)
@@ -241,8 +241,8 @@ func (c Cluster) startInit(members []member) (pid int, err error) {
 	return pid, c.awaitRunAgain(pid, members[0])
 }
 
-// awaitRunAgain waits until the init of several nodes has run itself again: for a moment meanwhile
-// it has no command line, and is not known by that.
+// awaitRunAgain waits until the init of several nodes has executed itself again. For a moment it has
+// no command line, and cannot be recognized by it.
 func (c Cluster) awaitRunAgain(pid int, m member) error {
 	if m.alone() {
 		return nil
@@ -254,8 +254,8 @@ func (c Cluster) awaitRunAgain(pid int, m member) error {
 		if err != nil && errors.Is(unix.Kill(pid, 0), unix.ESRCH) {
 			return false, "", fmt.Errorf("the node's init ended: %w; its log is %s", err, logPath(c.Layout, initName))
 		}
-		// Without an end it cannot be read where another thread than the first runs the program: that
-		// takes the place of the first, which is gone for a moment.
+		// The file may be unreadable although init runs: if a thread other than the first executes
+		// the program, it replaces the first, which is gone for a moment.
 		return err == nil && bytes.Contains(environ, []byte(toldEnv)) && isInit(pid, c.Layout.State), "the node's init to run itself again", nil
 	})
 }
@@ -265,7 +265,7 @@ func (c Cluster) waitContainerd(ctx context.Context, pid int, m member) error {
 		if err := c.stillStarting(pid); err != nil {
 			return false, "", err
 		}
-		// Before, what is seen there may be another's: a worker comes with the control node's mounts.
+		// Before, the socket may be another node's: a worker starts with the control node's mounts.
 		begun, err := c.stateOf(m.layout, "containerd")
 		if err != nil || begun.Exit != "" {
 			return false, fmt.Sprintf("containerd of node %s has not been started", m.name()), nil
@@ -301,7 +301,7 @@ func (c Cluster) waitReady(ctx context.Context, api api, pid int, members []memb
 	return err
 }
 
-// stillStarting fails when the node cannot become Ready any more.
+// stillStarting returns an error once the node can no longer become Ready.
 func (c Cluster) stillStarting(pid int) error {
 	log, how := c.ended()
 	if log == "" && !isInit(pid, c.Layout.State) {
@@ -313,7 +313,7 @@ func (c Cluster) stillStarting(pid int) error {
 	return fmt.Errorf("%s ended (%s); the end of its log %s:\n%s", strings.TrimSuffix(filepath.Base(log), ".log"), how, log, lastLines(log, 10))
 }
 
-// importLacking imports the image tars of the cache that a node may run and does not have.
+// importLacking imports the image tars of the cache that a node may run and lacks.
 func (c Cluster) importLacking(ctx context.Context, m member) error {
 	all, err := preparedOf(c.Layout)
 	if err != nil {
@@ -326,7 +326,7 @@ func (c Cluster) importLacking(ctx context.Context, m member) error {
 	lacks := m.without(there)
 	imported := 0
 	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(2) // the disk is busy with that already
+	g.SetLimit(2) // two keep the disk busy
 	for _, ref := range all.Images {
 		if lacks(ref.Name) {
 			imported++

@@ -19,7 +19,7 @@ import (
 
 const (
 	viewDir = "/run/libra-box/view"
-	// viewEvery is how old what a worker's /proc tells of it may be. An agent asks once a second.
+	// viewEvery is the maximum age of a worker's own /proc. An agent reads it once a second.
 	viewEvery = 200 * time.Millisecond
 
 	cpusDir      = "/sys/devices/system/cpu"
@@ -27,18 +27,18 @@ const (
 )
 
 // view is what a worker's kubelet and agent see of the machine: the worker's CPUs, and its part
-// of the memory. Containers see the machine's in their own /proc.
+// of the memory. Containers see the machine's own in their /proc.
 type view struct {
 	cpus        []int
 	memoryBytes int64
 	groups      cgroupSystem
 
-	// The machine's, which were opened before they were covered, and what covers them.
+	// The machine's files, opened before they were covered, and the files that cover them.
 	stat, meminfo           *os.File
 	shownStat, shownMeminfo *os.File
 }
 
-// show covers the machine's files and folders with the worker's, in this mount namespace.
+// show covers the machine's files and folders with the worker's in this mount namespace.
 func (v *view) show() error {
 	if err := os.MkdirAll(viewDir, 0o755); err != nil {
 		return err
@@ -66,8 +66,8 @@ func (v *view) show() error {
 	return v.showCPUs()
 }
 
-// showCPUs leaves those of the worker in /sys. Where there are no NUMA nodes, the kubelet takes
-// the CPUs from there.
+// showCPUs leaves only the worker's CPUs in /sys. The kubelet takes the CPUs from there if it
+// finds no NUMA nodes.
 func (v *view) showCPUs() error {
 	open := map[string]int{}
 	for _, cpu := range v.cpus {
@@ -100,7 +100,7 @@ func (v *view) showCPUs() error {
 	return nil
 }
 
-// keep brings what is shown up to date, for as long as this process runs.
+// keep updates the shown files for as long as this process runs.
 func (v *view) keep() {
 	for range time.Tick(viewEvery) {
 		if err := v.update(); err != nil {
@@ -133,7 +133,7 @@ func readAgain(f *os.File) ([]byte, error) {
 	return io.ReadAll(f)
 }
 
-// write replaces a file's content in one go, as what covers another file must stay the same.
+// write replaces a file's content in place: a file that covers another must stay the same file.
 func write(f *os.File, data []byte) error {
 	if _, err := f.WriteAt(data, 0); err != nil {
 		return err
@@ -141,8 +141,8 @@ func write(f *os.File, data []byte) error {
 	return f.Truncate(int64(len(data)))
 }
 
-// statOf is a /proc/stat with the times of these CPUs alone. Its length hardly changes, so that
-// who reads while it is written finds whole lines.
+// statOf returns a /proc/stat with the times of only these CPUs. Its length hardly changes, so
+// that a reader finds whole lines even during a write.
 func statOf(stat []byte, cpus []int) []byte {
 	var all []uint64
 	var each, rest bytes.Buffer
@@ -152,7 +152,7 @@ func statOf(stat []byte, cpus []int) []byte {
 			continue
 		}
 		number, isCPU := strings.CutPrefix(fields[0], "cpu")
-		cpu, err := strconv.Atoi(number) // of all together there is none
+		cpu, err := strconv.Atoi(number) // the total's line has no number
 		switch {
 		case !isCPU && fields[0] != "intr" && fields[0] != "softirq":
 			rest.Write(line)
@@ -188,8 +188,8 @@ func writeTimes(to *bytes.Buffer, name string, times []uint64) {
 	to.WriteByte('\n')
 }
 
-// meminfoOf is a /proc/meminfo of a machine with so much memory, of which its cgroup uses some:
-// inactive of it the kernel would take back. No more is free than the real one has.
+// meminfoOf returns a /proc/meminfo of a machine with total bytes of memory. Its cgroup uses used
+// bytes, of which the kernel could reclaim inactive. No value exceeds the real machine's.
 func meminfoOf(meminfo []byte, total, used, inactive int64) []byte {
 	shown := map[string]int64{
 		"MemTotal:":     total,
@@ -216,8 +216,8 @@ func meminfoOf(meminfo []byte, total, used, inactive int64) []byte {
 	return out.Bytes()
 }
 
-// memoryUsed is the memory that the root of the cgroup namespace uses, and how much of it is of
-// files that nobody has used of late.
+// memoryUsed returns the memory in bytes that the root of the cgroup namespace uses, and how much
+// of it is of files that nobody has used of late.
 func (s cgroupSystem) memoryUsed() (used, inactive int64, err error) {
 	for _, h := range s.used() {
 		usage, key := "memory.usage_in_bytes", "total_inactive_file"

@@ -55,7 +55,7 @@ func TestMeminfoOf(t *testing.T) {
 			t.Errorf("no %q in:\n%s", want, got)
 		}
 	}
-	// What others of the machine use is not there either.
+	// Memory that others on the machine use is not free either.
 	if got := string(meminfoOf([]byte(machine), 24*gib, 0, 0)); !strings.Contains(got, "MemAvailable:   21018128 kB\n") || !strings.Contains(got, "MemFree:        15759844 kB\n") {
 		t.Errorf("more is free than the machine has:\n%s", got)
 	}

@@ -21,7 +21,7 @@ func nodeArgs(w member) []string {
 	return []string{nodeName, w.name(), "--state", w.layout.State, "--cache", w.layout.Cache}
 }
 
-// workers are the first processes of the workers, which the control node's starts.
+// workers returns the workers' first processes, which the control node's first process starts.
 func (n *node) workers() []component {
 	var all []component
 	for _, w := range membersOf(n.layout, n.of)[1:] {
@@ -30,8 +30,8 @@ func (n *node) workers() []component {
 	return all
 }
 
-// startWorker starts a worker's first process in namespaces of its own, connects it and lets it
-// go. Until it is told to go, it ends when this process does.
+// startWorker starts a worker's first process in namespaces of its own, connects it and lets it go
+// on. Until then, that process ends when this one does.
 func (n *node) startWorker(cmd *exec.Cmd, w member) error {
 	receive, send, err := os.Pipe()
 	if err != nil {
@@ -49,7 +49,7 @@ func (n *node) startWorker(cmd *exec.Cmd, w member) error {
 	if err != nil {
 		return err
 	}
-	// What an earlier one of the name has left.
+	// Remove what an earlier worker of this name left.
 	ctx, cancel := context.WithTimeout(context.Background(), leaveTimeout)
 	defer cancel()
 	if err := n.machine.removeNode(ctx, w); err != nil {
@@ -73,7 +73,7 @@ func (n *node) startWorker(cmd *exec.Cmd, w member) error {
 	return err
 }
 
-// mountCgroups has the node see its own cgroups as a machine sees all of its.
+// mountCgroups makes the node see its own cgroups as a machine sees all of its.
 func (n *node) mountCgroups() error {
 	groups, err := readCgroups()
 	if err != nil {
@@ -90,8 +90,8 @@ func (n *node) mountCgroups() error {
 	return groups.occupy()
 }
 
-// mountWorker shows a worker the part of the machine that it is, without what an earlier one of
-// its name has left: it is a new machine each time.
+// mountWorker shows a worker its part of the machine, without anything that an earlier worker of
+// its name left: it is a new machine each time.
 func (n *node) mountWorker() error {
 	if err := os.RemoveAll(filepath.Join(n.layout.Run(), "kubelet")); err != nil {
 		return fmt.Errorf("remove what an earlier node left: %w", err)
@@ -100,7 +100,7 @@ func (n *node) mountWorker() error {
 	if err != nil {
 		return err
 	}
-	// The cgroup that its starter put it in has CPUs of its own.
+	// The worker's cgroup, which the starter put this process in, has its CPUs.
 	cpus, err := machineCPUs()
 	if err != nil {
 		return err
@@ -113,7 +113,7 @@ func (n *node) mountWorker() error {
 	return nil
 }
 
-// StopNode ends a worker and all that runs on it, as when its machine loses power.
+// StopNode ends a worker and everything that runs on it, as when its machine loses power.
 func (c Cluster) StopNode(ctx context.Context, name string) error {
 	w, init, err := c.openWorker(name)
 	if err != nil {
@@ -126,8 +126,8 @@ func (c Cluster) StopNode(ctx context.Context, name string) error {
 	return err
 }
 
-// StartNode starts a worker that has ended, and returns when it is Ready: a new machine, of the
-// same name, with the same images. One that runs gets the images that it lacks.
+// StartNode starts a worker that has ended, and returns when it is Ready: a new machine with the
+// same name and the same images. If the worker runs, it gets the images that it lacks.
 func (c Cluster) StartNode(ctx context.Context, name string) error {
 	w, init, err := c.openWorker(name)
 	if err != nil {
@@ -143,7 +143,7 @@ func (c Cluster) StartNode(ctx context.Context, name string) error {
 	var started time.Time
 	if before.Exit != "" {
 		started = time.Now()
-		if err := os.Remove(statesPath(w.layout)); err != nil && !errors.Is(err, fs.ErrNotExist) { // of the one that has ended
+		if err := os.Remove(statesPath(w.layout)); err != nil && !errors.Is(err, fs.ErrNotExist) { // the ended worker's
 			return err
 		}
 		if err := PrepareImages(ctx, c.Layout, c.Log); err != nil {
@@ -170,14 +170,14 @@ func (c Cluster) StartNode(ctx context.Context, name string) error {
 		if err := c.stillStarting(init.pid); err != nil {
 			return false, "", err
 		}
-		// What it said before it ended counts no more.
+		// Reports from before the node ended do not count.
 		ready, err := api.readySince(ctx, w.name(), started)
 		return ready, fmt.Sprintf("node %s is not Ready (%v)", w.name(), err), nil
 	})
 }
 
-// SetLink takes a worker's link away, or brings it back. While it is away, what is sent to the
-// worker is lost without a word.
+// SetLink takes a worker's link away, or brings it back. While the link is away, packets to the
+// worker are lost silently.
 func (c Cluster) SetLink(name string, up bool) error {
 	w, init, err := c.openWorker(name)
 	if err != nil {
@@ -199,7 +199,7 @@ func (c Cluster) SetLink(name string, up bool) error {
 		if err := netlink.LinkSetUp(link); err != nil {
 			return err
 		}
-		// It went with the link.
+		// The route went away with the link.
 		if err := addRoute(link, "0.0.0.0/0", w.controlLinkIP(), w.ip()); !errors.Is(err, unix.EEXIST) {
 			return err
 		}
@@ -232,7 +232,7 @@ func inNetworkOf(pid int, f func() error) error {
 	defer ns.Close()
 	done := make(chan error)
 	go func() {
-		// The thread ends with this, as it stays locked: nothing else ever runs in that namespace.
+		// The thread stays locked and ends with this: nothing else ever runs in that namespace.
 		runtime.LockOSThread()
 		if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
 			done <- fmt.Errorf("enter the network namespace of process %d: %w", pid, err)

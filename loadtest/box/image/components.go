@@ -18,19 +18,19 @@ import (
 
 // Component is a piece of software in an image that is a project of its own.
 type Component struct {
-	// Type is that of its package URL: golang, pypi or deb.
+	// Type is the type in its package URL: golang, pypi or deb.
 	Type string `json:"type"`
 	// Name is a Go module's path ("stdlib" for Go's own library), or a package's name.
 	Name    string `json:"name"`
 	Version string `json:"version"`
-	// Architecture is Debian's name for what a Debian package is for; it may be "all".
+	// Architecture is a Debian package's, as Debian names it; it may be "all".
 	Architecture string `json:"architecture,omitempty"`
-	// Sum is a Go module's in go.sum.
+	// Sum is a Go module's checksum in go.sum.
 	Sum string `json:"sum,omitempty"`
 }
 
-// Components are what is in the image, as its files say: Go programs, the metadata of Python
-// packages, and what Debian packages say of themselves in /var/lib/dpkg/status.d.
+// Components returns what is in the image, from its files: Go programs, the metadata of
+// Python packages, and the control data of Debian packages in /var/lib/dpkg/status.d.
 func (i Image) Components() ([]Component, error) {
 	var all []Component
 	for _, l := range i.layers {
@@ -78,7 +78,7 @@ func goComponents(info *debug.BuildInfo) []Component {
 		if d.Replace != nil {
 			d = d.Replace
 		}
-		// One without a version or a sum is a folder of this repository.
+		// A dependency without a version or a sum is a folder of this repository.
 		if d.Sum != "" {
 			all = append(all, Component{Type: "golang", Name: d.Path, Version: d.Version, Sum: d.Sum})
 		}

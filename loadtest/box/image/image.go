@@ -1,6 +1,6 @@
-// Package image makes container images out of files, without Docker: tars that
-// containerd imports, or pushes to a registry. The same files and settings give
-// the same image.
+// Package image makes container images out of files, without Docker. It writes
+// them to tars that containerd imports, or pushes them to a registry. The same
+// files and settings give the same image.
 package image
 
 import (
@@ -18,13 +18,13 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// NonRoot is the user of images whose parts care only that it is not root. It
-// is a number because the kubelet cannot tell of a name that it is not root's.
+// NonRoot is the user of images that only need not to run as root. It is a
+// number, because the kubelet cannot tell from a name whether the user is root.
 const NonRoot = "65532"
 
 // Config is how a container of the image starts.
 type Config struct {
-	// Architecture is as Go names it; empty is this machine's.
+	// Architecture is the architecture as Go names it; empty is this machine's.
 	Architecture string
 	User         string
 	Entrypoint   []string
@@ -32,14 +32,14 @@ type Config struct {
 	WorkingDir   string
 }
 
-// Image is layers and a Config.
+// Image consists of layers and a Config.
 type Image struct {
 	config Config
 	layers []Layer
 	local  v1.Image
 }
 
-// New puts layers, the lowest first, and a configuration together.
+// New makes an image of a configuration and layers, the lowest first.
 func New(c Config, layers ...Layer) (Image, error) {
 	plain := make([]v1.Layer, 0, len(layers))
 	for _, l := range layers {
@@ -67,9 +67,9 @@ func assemble(c Config, layers []v1.Layer) (v1.Image, error) {
 	return mutate.AppendLayers(img, layers...)
 }
 
-// ContentID identifies what is in the image, whether its layers are compressed
-// or not: the first 12 digits of the digest of its configuration, which holds
-// the digests of its uncompressed layers.
+// ContentID identifies the content of the image, compressed or not: the first
+// 12 digits of the digest of its configuration, which holds the digests of its
+// uncompressed layers.
 func (i Image) ContentID() (string, error) {
 	h, err := i.local.ConfigName()
 	if err != nil {
@@ -78,8 +78,8 @@ func (i Image) ContentID() (string, error) {
 	return h.Hex[:12], nil
 }
 
-// WriteTar writes the image under a name to a tar that containerd imports.
-// A tar that holds just that already is left alone.
+// WriteTar writes the image under the name as to a tar that containerd imports.
+// It skips a tar that already holds exactly that.
 func (i Image) WriteTar(path, as string) error {
 	tag, err := name.NewTag(as)
 	if err != nil {
@@ -88,7 +88,7 @@ func (i Image) WriteTar(path, as string) error {
 	if same, err := i.isIn(path, as); same || err != nil {
 		return err
 	}
-	// Whoever reads the folder must never find half a tar in it.
+	// A reader of the folder must never find half a tar in it.
 	tmp := path + ".part"
 	if err := tarball.WriteToFile(tmp, tag, i.local); err != nil {
 		return fmt.Errorf("write image %s: %w", as, err)
@@ -96,7 +96,7 @@ func (i Image) WriteTar(path, as string) error {
 	return os.Rename(tmp, path)
 }
 
-// isIn says whether the tar at path holds this very image under that name.
+// isIn reports whether the tar at path holds this very image under the name as.
 func (i Image) isIn(path, as string) (bool, error) {
 	config, err := i.local.ConfigName()
 	if err != nil {
@@ -104,18 +104,18 @@ func (i Image) isIn(path, as string) (bool, error) {
 	}
 	there, err := InTar(path)
 	if err != nil {
-		return false, nil // there is none, or it is not one of ours: write it anew
+		return false, nil // there is no tar, or it is not one of ours: write it again
 	}
 	return there == Reference{Name: as, Config: config.String()}, nil
 }
 
-// Reference is an image in a tar.
+// Reference names an image in a tar.
 type Reference struct {
 	Name   string `json:"name"`   // with its tag
-	Config string `json:"config"` // the digest of its configuration, by which its content is known
+	Config string `json:"config"` // the digest of its configuration, which identifies its content
 }
 
-// InTar is the one image in a tar that WriteTar wrote.
+// InTar returns the one image in a tar that WriteTar wrote.
 func InTar(path string) (Reference, error) {
 	m, err := tarball.LoadManifest(func() (io.ReadCloser, error) { return os.Open(path) })
 	if err != nil {
@@ -127,7 +127,7 @@ func InTar(path string) (Reference, error) {
 	return Reference{Name: m[0].RepoTags[0], Config: m[0].Config}, nil
 }
 
-// packed is the image with compressed layers, in OCI's media types.
+// packed returns the image with compressed layers, in OCI's media types.
 func (i Image) packed() (v1.Image, error) {
 	packed := make([]v1.Layer, 0, len(i.layers))
 	for _, l := range i.layers {

@@ -14,7 +14,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
 
-// tree makes the same files and links in a new folder, with the given times.
+// tree makes the same files and links in a new folder, modified at mtime.
 func tree(t *testing.T, mtime time.Time) string {
 	t.Helper()
 	dir := t.TempDir()

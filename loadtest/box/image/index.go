@@ -16,14 +16,14 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 )
 
-// machines are the architectures that there are images for, and what programs for them say of
-// themselves.
+// machines maps the architectures that there are images for to the machine in the ELF header of
+// their programs.
 var machines = map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}
 
-// Index is the same image for several architectures, of each one.
+// Index is the same image for several architectures, one Image each.
 type Index []Image
 
-// ContentID identifies what is in the images, like an Image's. An index of one has that one's.
+// ContentID is like that of an Image. An index of one image has the ID of that image.
 func (x Index) ContentID() (string, error) {
 	ids := make([]string, 0, len(x))
 	for _, i := range x {
@@ -41,8 +41,8 @@ func (x Index) ContentID() (string, error) {
 }
 
 // Push sends the images to a registry, with compressed layers and the credentials of the user's
-// own Docker configuration, and returns their reference by digest. It refuses an image with a
-// program for another architecture in it.
+// own Docker configuration, and returns their reference by digest. It refuses an image that
+// contains a program for another architecture.
 func (x Index) Push(ctx context.Context, as string) (reference string, err error) {
 	tag, err := name.NewTag(as)
 	if err != nil {
@@ -70,8 +70,8 @@ func write(ctx context.Context, tag name.Tag, index v1.ImageIndex) error {
 	return nil
 }
 
-// checkPrograms is an error when a program or a library in the image, whatever its name, is for
-// another architecture than the image.
+// checkPrograms returns an error if the image contains a program or a library, whatever its name,
+// for an architecture other than the image's.
 func (i Image) checkPrograms() error {
 	config, err := i.local.ConfigFile()
 	if err != nil {
@@ -83,11 +83,11 @@ func (i Image) checkPrograms() error {
 	}
 	for _, l := range i.layers {
 		if err := l.files(func(name string, content *io.SectionReader) error {
-			var head [20]byte // of an ELF file it says for what machine it is
+			var head [20]byte // an ELF header has the machine in it
 			if _, err := content.ReadAt(head[:], 0); err != nil || string(head[:4]) != elf.ELFMAG {
 				return nil
 			}
-			// All that we have images for are little-endian.
+			// All architectures that we have images for are little-endian.
 			if got := elf.Machine(binary.LittleEndian.Uint16(head[18:])); got != machine {
 				return fmt.Errorf("%s is for %v, not for %v", name, got, machine)
 			}

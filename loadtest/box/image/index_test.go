@@ -17,7 +17,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 )
 
-// programImage is an image for an architecture with the head of a program for a machine in it.
+// programImage is an image for arch that contains the head of a program for machine.
 func programImage(t *testing.T, arch string, machine elf.Machine) Image {
 	t.Helper()
 	dir := t.TempDir()
@@ -61,7 +61,7 @@ func TestPush(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// What nodes of each do: they take their own of what the digest names.
+		// Nodes of each architecture take their own image of those that the digest names.
 		for i, arch := range []string{"amd64", "arm64"}[:len(x)] {
 			img, err := remote.Image(digest, remote.WithPlatform(v1.Platform{OS: "linux", Architecture: arch}))
 			if err != nil {

@@ -19,25 +19,25 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// Copy is a file or a folder of this machine and where it goes in an image.
+// Copy is a file or a folder of this machine and the place where it goes in an image.
 type Copy struct {
 	From string
-	// To is an absolute path; a folder's content goes into it.
+	// To is an absolute path; the content of a folder goes into it.
 	To string
-	// Skip names files and folders, at any depth, that are left out.
+	// Skip names files and folders to leave out, at any depth.
 	Skip []string
 }
 
-// Layer is an uncompressed tar on this machine's disk. It is a v1.Layer whose
-// compressed form is itself: what never leaves the machine need not be packed.
+// Layer is an uncompressed tar on this machine's disk. It is a v1.Layer that returns the same tar
+// as its compressed form, because a layer that never leaves the machine need not be compressed.
 type Layer struct {
 	path string
 	hash v1.Hash
 	size int64
 }
 
-// WriteLayer writes the copies to a tar at path. Everything in it is root's
-// and from 1970, so that the same content has the same digest everywhere.
+// WriteLayer writes the copies to a tar at path. Everything in it belongs to root and dates from
+// 1970, so that the same content has the same digest everywhere.
 func WriteLayer(path string, copies ...Copy) (Layer, error) {
 	f, err := os.Create(path)
 	if err != nil {
@@ -81,7 +81,7 @@ func (l Layer) Uncompressed() (io.ReadCloser, error) { return os.Open(l.path) }
 func (l Layer) Size() (int64, error)                 { return l.size, nil }
 func (l Layer) MediaType() (types.MediaType, error)  { return types.DockerUncompressedLayer, nil }
 
-// files visits each regular file of the layer, by its absolute path.
+// files calls visit for each regular file of the layer, with its absolute path.
 func (l Layer) files(visit func(name string, content *io.SectionReader) error) error {
 	f, err := os.Open(l.path)
 	if err != nil {
@@ -144,7 +144,7 @@ func (w layerWriter) add(c Copy) error {
 	})
 }
 
-// parents makes the folders above name that the copies themselves do not bring.
+// parents makes the folders above name that the copies themselves do not contain.
 func (w layerWriter) parents(name string) error {
 	for i, r := range name {
 		if r != '/' || w.made[name[:i]] {
@@ -197,8 +197,8 @@ func (w layerWriter) entry(from, to string, e fs.DirEntry) error {
 	return err
 }
 
-// mode is what Git keeps of a file's: whether it can be run. The rest tells of the umask of whoever
-// checked the file out, but for folders that anybody may write to.
+// mode returns as much of a file's mode as Git keeps: whether it is executable. The rest depends on
+// the umask at checkout, except for folders that anybody may write to.
 func mode(info fs.FileInfo) int64 {
 	switch m := info.Mode(); {
 	case m&fs.ModeSymlink != 0:
@@ -211,7 +211,7 @@ func mode(info fs.FileInfo) int64 {
 	return 0o644
 }
 
-// header takes from h what differs from one machine to the next.
+// header removes from h everything that differs between machines.
 func header(h *tar.Header) *tar.Header {
 	h.Uid, h.Gid, h.Uname, h.Gname = 0, 0, "", ""
 	h.ModTime, h.AccessTime, h.ChangeTime = time.Unix(0, 0), time.Time{}, time.Time{}

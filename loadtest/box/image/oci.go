@@ -20,18 +20,18 @@ import (
 
 const (
 	refName = "org.opencontainers.image.ref.name"
-	// containerdName is what containerd calls an image that it imports.
+	// containerdName holds the name that containerd gives to an image that it imports.
 	containerdName = "io.containerd.image.name"
 )
 
-// Named is an image for several architectures, and its name in a registry, with a tag.
+// Named is an image for several architectures, with its name in a registry and a tag.
 type Named struct {
 	Name  string
 	Index v1.ImageIndex
 }
 
-// OCI is the index as registries keep it: with compressed layers, in OCI's media types, annotated.
-// It refuses an image with a program for another architecture in it.
+// OCI returns the index as registries keep it: with compressed layers, in OCI's media types,
+// annotated. It refuses an image that contains a program for another architecture.
 func (x Index) OCI(annotations map[string]string) (v1.ImageIndex, error) {
 	var all []mutate.IndexAddendum
 	for _, i := range x {
@@ -57,7 +57,7 @@ func (x Index) OCI(annotations map[string]string) (v1.ImageIndex, error) {
 	return mutate.Annotations(index, annotations).(v1.ImageIndex), nil
 }
 
-// WriteLayout writes an OCI image layout of the images to dir, in the place of one that is there.
+// WriteLayout writes an OCI image layout of the images to dir and replaces one that is there.
 func WriteLayout(dir string, images ...Named) error {
 	if err := removeLayout(dir); err != nil {
 		return err
@@ -90,8 +90,8 @@ func removeLayout(dir string) error {
 	return os.RemoveAll(dir)
 }
 
-// PushLayout sends each image of the layout in dir to where its name says, with the credentials of
-// the user's own Docker configuration.
+// PushLayout sends each image of the layout in dir to the registry that its name says, with the
+// credentials of the user's own Docker configuration.
 func PushLayout(ctx context.Context, dir string, pushed func(name string)) error {
 	index, manifest, err := readLayout(dir)
 	if err != nil {
@@ -116,7 +116,7 @@ func PushLayout(ctx context.Context, dir string, pushed func(name string)) error
 }
 
 // ArchiveLayout writes the layout in dir to one tar for containerd, in which each image has its name
-// by tag and by digest: a node finds an image only by the name that a pod has for it.
+// by tag and by digest: a node finds an image only by the name that the pod uses.
 func ArchiveLayout(dir, file string) error {
 	_, manifest, err := readLayout(dir)
 	if err != nil {

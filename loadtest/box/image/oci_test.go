@@ -143,7 +143,7 @@ func TestArchiveLayout(t *testing.T) {
 	if diff := cmp.Diff([]string{"registry.example/libra/app:v1", "registry.example/libra/app@" + digest}, names); diff != "" {
 		t.Errorf("names (-want +got):\n%s", diff)
 	}
-	// The index, and of each image its manifest, its configuration and its layer.
+	// The index, and the manifest, the configuration and the layer of each image.
 	blobs := slices.DeleteFunc(slices.Collect(maps.Keys(files)), func(name string) bool { return !strings.HasPrefix(name, "blobs/sha256/") })
 	if _, ok := files["oci-layout"]; !ok || len(blobs) != 7 {
 		t.Errorf("the archive has oci-layout: %t, and %d blobs, want 7", ok, len(blobs))

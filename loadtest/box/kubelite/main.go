@@ -1,5 +1,5 @@
-// Command kubelite is a whole Kubernetes in one static binary: it becomes the
-// component that it is called as, or that its first argument names.
+// Command kubelite is a whole Kubernetes in one static binary: it runs the
+// component that its own name or its first argument names.
 package main
 
 import (

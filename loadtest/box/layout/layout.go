@@ -18,17 +18,17 @@ const (
 	defaultState = "/var/lib/libra-box"
 )
 
-// Layout names the two folders that the box writes to. Everything in Cache can
-// be built again; everything in State belongs to one run of the box.
+// Layout names the two folders that the box writes to. Everything in Cache can be built again.
+// Everything in State belongs to one run of the box.
 type Layout struct {
 	Cache string
 	State string
-	// Node is the worker whose logs and files of one run are meant; empty is the control node.
+	// Node is the worker that Logs and Run are for; empty is the control node.
 	Node string
 }
 
-// Of is where a worker of the same box keeps what is its own. The certificates are in one folder
-// for all.
+// Of returns the layout of a worker of the same box. All nodes share one folder for
+// certificates.
 func (l Layout) Of(worker string) Layout {
 	l.Node = worker
 	return l
@@ -47,7 +47,7 @@ func Default() (Layout, error) {
 	if l.State == "" {
 		l.State = defaultState
 	}
-	// One folder has one name: a running box is known by that of its state.
+	// Clean the paths, because the path of its state folder identifies a running box.
 	l = Layout{Cache: filepath.Clean(l.Cache), State: filepath.Clean(l.State)}
 	for env, dir := range map[string]string{CacheEnv: l.Cache, StateEnv: l.State} {
 		// The node's processes do not share the caller's working directory.
@@ -58,7 +58,7 @@ func Default() (Layout, error) {
 	return l, nil
 }
 
-// For is where what is built for an architecture is kept: what is for this machine is in Cache
+// For returns the layout of builds for an architecture. Builds for this machine are in Cache
 // itself.
 func (l Layout) For(arch string) Layout {
 	if arch != runtime.GOARCH {
@@ -67,11 +67,11 @@ func (l Layout) For(arch string) Layout {
 	return l
 }
 
-// marker is the file by which a state folder is known to be the box's.
+// marker is the file that marks a state folder as the box's.
 const marker = ".libra-box"
 
-// CheckState is an error when State is a folder of somebody else's, from which
-// the box must remove nothing.
+// CheckState returns an error if State is somebody else's folder, from which the box must remove
+// nothing.
 func (l Layout) CheckState() error {
 	entries, err := os.ReadDir(l.State)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -100,20 +100,20 @@ func (l Layout) ClaimState() error {
 	return os.WriteFile(filepath.Join(l.State, marker), nil, 0o644)
 }
 
-// Bin is the path of a built binary, or of the folder of all where name is empty.
+// Bin is the path of a built binary, or of the folder of all binaries if name is empty.
 func (l Layout) Bin(name string) string { return filepath.Join(l.Cache, "bin", name) }
 
-// Manifests is the folder of what is applied to a new cluster.
+// Manifests is the folder of the manifests that are applied to a new cluster.
 func (l Layout) Manifests() string { return filepath.Join(l.Cache, "manifests") }
 
 // Images is the folder of the image tars that a new node imports.
 func (l Layout) Images() string { return filepath.Join(l.Cache, "images") }
 
-// Prepared is the folder of what a new node's containerd starts with.
+// Prepared is the folder of the data that a new node's containerd starts with.
 func (l Layout) Prepared() string { return filepath.Join(l.Cache, "containerd") }
 
-// Logs is the folder of the components' logs, one <component>.log each. Those of workers are in
-// folders in the control node's.
+// Logs is the folder of the components' logs, one <component>.log each. Workers' logs are in
+// subfolders of the control node's folder.
 func (l Layout) Logs() string { return filepath.Join(l.State, "logs", l.Node) }
 
 // PKI is the folder of the certificates, keys and kubeconfigs.
@@ -122,6 +122,6 @@ func (l Layout) PKI() string { return filepath.Join(l.State, "pki") }
 // Kubeconfig is the administrator's kubeconfig, with its certificates inside.
 func (l Layout) Kubeconfig() string { return filepath.Join(l.PKI(), "admin.kubeconfig") }
 
-// Run is the folder of what one run of the node writes: sockets aside, all of
-// etcd's, containerd's and the kubelet's state. Those of workers are in the control node's.
+// Run is the folder that one run of the node writes to: all state of etcd, containerd and the
+// kubelet, but not sockets. Workers' folders are in the control node's.
 func (l Layout) Run() string { return filepath.Join(l.State, "run", l.Node) }

@@ -97,7 +97,7 @@ func TestStateNotThereYet(t *testing.T) {
 	if err := l.ClaimState(); err != nil {
 		t.Fatal(err)
 	}
-	// What a user adds from now on does not make it another's.
+	// Files that a user adds later do not make it somebody else's.
 	if err := os.WriteFile(filepath.Join(l.State, "notes.txt"), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}

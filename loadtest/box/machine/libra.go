@@ -15,19 +15,19 @@ import (
 	"libra.dev/libra/loadtest/box/stack"
 )
 
-// libra is what the machine has of Libra: the tars of images, and the objects of manifests/base
-// that do without KServe, with the definition of the one kind of Knative's that they need.
+// libra is what the machine gets of Libra: tars of images, and the objects of manifests/base
+// that work without KServe, with the definition of the one Knative kind that they need.
 type libra struct {
 	images     []string
 	references []byte // of the images by name, in JSON
 	objects    []byte
 }
 
-// images are those that the machine needs, by the names that manifests/base has for them, or by
-// which the program looks for them.
+// images are the images that the machine needs, by the names that manifests/base uses or that
+// the program looks for.
 var images = []string{"libra-agent", "libra-resizer", "redis", "libra-fn-hold"}
 
-// nobody is a node without images, which keeps none: their tars are in the cache.
+// nobody stands in for a node without images, and keeps none: their tars are in the cache.
 type nobody struct{}
 
 func (nobody) Images(context.Context) ([]string, error) { return nil, nil }
@@ -61,7 +61,7 @@ func loadLibra(ctx context.Context, l layout.Layout, repository, dir string, log
 	if err != nil {
 		return libra{}, err
 	}
-	// Of Knative the machine has the one kind that tells what a pod is owed.
+	// Revisions are the one Knative kind on the machine: they say what a pod is owed.
 	revisions, err := objects(nil, definitions, func(o *unstructured.Unstructured) bool {
 		return o.GetKind() == "CustomResourceDefinition" && o.GetName() == "revisions.serving.knative.dev"
 	})
@@ -73,8 +73,8 @@ func loadLibra(ctx context.Context, l layout.Layout, repository, dir string, log
 	return found, err
 }
 
-// objects are those of a file that are to be kept, with other images in place of any version
-// of those that are named.
+// objects returns the objects of a file that keep accepts. It replaces the named images, in any
+// version, by other references.
 func objects(images map[string]string, file []byte, keep func(*unstructured.Unstructured) bool) ([]byte, error) {
 	all, err := stack.ParseObjects(file)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package machine makes and boots a node as users have them, which the machine that this runs on
-// may not be: an emulated computer with Debian's kernel, systemd, cgroup v2, containerd 2 and a
+// Package machine makes and boots a node like the ones that users have, which the machine that runs
+// this may not be: an emulated computer with Debian's kernel, systemd, cgroup v2, containerd 2 and a
 // kubelet of a chosen release, and the rest of Kubernetes beside it.
 package machine
 
@@ -28,43 +28,43 @@ const (
 	memoryMiB  = "4096"
 	processors = "3"
 
-	// optDir is where the machine has Libra's things, and the program that it runs.
+	// optDir is where the machine keeps Libra's things and the program that it runs.
 	optDir      = "/opt/libra"
 	imagesDir   = optDir + "/images"
 	objectsPath = optDir + "/objects.yaml"
 	program     = optDir + "/program"
-	// serial is the port that the program's output goes to.
+	// serial is the port that gets the program's output.
 	serial = "/dev/ttyS1"
 )
 
-// on is where the machine keeps what the box has in its cache and its state folder.
+// on is where the machine keeps the content of the box's cache and state folders.
 var on = layout.Layout{Cache: "/opt/libra-box", State: "/var/lib/libra-box"}
 
-// packages are all of the machine's but what is built.
+// packages are all of the machine's software except what is built.
 var packages = []string{
 	"systemd", "systemd-sysv", "dbus", "linux-image-cloud-amd64", "initramfs-tools", "kmod",
 	"runc", "crun", "containernetworking-plugins", "iproute2", "nftables", "procps", "util-linux", "mount", "curl",
 }
 
-// runtimes are the OCI runtimes that a machine may have, by the suite of Debian that it is made of.
-// The crun of an earlier one knows no version of the runtime's specification that containerd 2 writes.
+// runtimes maps the OCI runtimes that a machine may have to the Debian suite that it is made of. The
+// crun of an earlier suite supports no version of the runtime specification that containerd 2 writes.
 var runtimes = map[string]string{"runc": versions.DebianSuite, "crun": versions.LaterDebianSuite}
 
-// Kubelets are the releases that a machine may have, by their minor version.
+// Kubelets maps the minor versions of the kubelets that a machine may have to their releases.
 var Kubelets = map[string]string{"1.36": versions.Kubernetes, "1.35": versions.EarlierKubernetes}
 
-// Options are those of one machine.
+// Options are the settings of one machine.
 type Options struct {
-	Kubelet string // of Kubelets
+	Kubelet string // a key of Kubelets
 	Runtime string // runc or crun
-	// Program is a static binary, which the machine runs when it has booted, with Args. The
-	// cluster has Libra's objects by then, and containerd the images that those take: what they
-	// are called is in images.json beside the program.
+	// Program is a static binary. The machine runs it with Args when it has booted. By then the
+	// cluster has Libra's objects, and containerd has their images: their references are in
+	// images.json beside the program.
 	Program string
 	Args    []string
 }
 
-// Machine is one that was built.
+// Machine is a machine that Build made.
 type Machine struct{ kernel, initrd, disk string }
 
 // Build makes a machine in dir.
@@ -117,7 +117,7 @@ func Build(ctx context.Context, l layout.Layout, repository, dir string, o Optio
 	return m, run(ctx, "mke2fs", "-q", "-t", "ext4", "-L", "root", "-d", root, m.disk, diskBytes)
 }
 
-// buildKubelet returns the path of a kubelet, or of what becomes one by its name.
+// buildKubelet returns the path of a kubelet, or of a binary that is one when called so.
 func buildKubelet(ctx context.Context, l layout.Layout, minor string, log stack.Logf) (string, error) {
 	if Kubelets[minor] == versions.Kubernetes {
 		return l.Bin("kubelite"), nil
@@ -132,8 +132,8 @@ func buildKubelet(ctx context.Context, l layout.Layout, minor string, log stack.
 	return l.Bin(name), b.Module(ctx, kubernetes, build.Binary{Name: name, Package: "cmd/kubelet"})
 }
 
-// released is a release of Kubernetes as a module. Its own go.mod has the libraries that are
-// published apart in folders beside it.
+// released returns a release of Kubernetes as a module. Its own go.mod takes the separately published
+// libraries from folders beside it.
 func released(ctx context.Context, version string) (build.Module, error) {
 	m := build.Module{
 		Path: "k8s.io/kubernetes", Version: "v" + version,
@@ -151,8 +151,8 @@ func released(ctx context.Context, version string) (build.Module, error) {
 	return m, err
 }
 
-// published replaces the libraries that a release of Kubernetes has beside its go.mod by those that
-// are published with it.
+// published returns replaces for the libraries that a release of Kubernetes has in folders beside its
+// go.mod: the versions that are published with it.
 func published(gomod []byte, version string) (replaces []string, err error) {
 	f, err := modfile.Parse("go.mod", gomod, nil)
 	if err != nil {
@@ -165,7 +165,7 @@ func published(gomod []byte, version string) (replaces []string, err error) {
 	return replaces, nil
 }
 
-// fill puts onto the machine's file system what makes it a node.
+// fill copies everything that makes the machine a node to its file system.
 func fill(ctx context.Context, l layout.Layout, root, kubelet string, libra libra, o Options) error {
 	copies := map[string]string{"/usr/local/bin/kubelet": kubelet, program: o.Program}
 	for _, name := range []string{"kubelite", "dns", "containerd", "containerd-shim-runc-v2", "ctr"} {
@@ -222,7 +222,7 @@ OOMScoreAdjust=-999
 			return err
 		}
 	}
-	// What this mounts and starts is gone with its namespaces.
+	// All mounts and processes of this command go with its namespaces.
 	if err := run(ctx, "unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "/bin/sh", "-ec",
 		`mount -t proc proc "$0/proc"; mount --bind /dev "$0/dev"; mount -t tmpfs tmpfs "$0/run"; exec chroot "$0" /bin/bash -e "$1"`,
 		root, prepare); err != nil {
@@ -231,8 +231,8 @@ OOMScoreAdjust=-999
 	return os.RemoveAll(filepath.Join(root, imagesDir))
 }
 
-// Boot runs the machine until it powers itself off. What its program says goes to out, and what the
-// kernel and systemd say to the file console.
+// Boot runs the machine until it powers itself off. The program's output goes to out, and the kernel's
+// and systemd's to the file console.
 func (m Machine) Boot(ctx context.Context, out io.Writer, console string) error {
 	cmd := exec.CommandContext(ctx, "qemu-system-x86_64",
 		"-accel", "tcg,thread=multi", "-cpu", "max", "-smp", processors, "-m", memoryMiB, "-nodefaults", "-display", "none",

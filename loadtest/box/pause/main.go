@@ -16,8 +16,8 @@ func main() {
 		if s != unix.SIGCHLD {
 			return
 		}
-		// In a pod whose containers share one pid namespace this process is
-		// pid 1, so orphans are its to reap.
+		// In a pod whose containers share one pid namespace, this process is
+		// pid 1 and must reap orphans.
 		for {
 			pid, err := unix.Wait4(-1, nil, unix.WNOHANG, nil)
 			if pid <= 0 || err != nil {

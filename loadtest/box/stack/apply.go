@@ -18,8 +18,8 @@ import (
 	"k8s.io/client-go/restmapper"
 )
 
-// fieldManager owns what the box applies. Libra applies with another, so that
-// what each set can be told apart.
+// fieldManager owns what the box applies. Libra applies with another one, so that
+// their fields can be told apart.
 const fieldManager = "box"
 
 const (
@@ -27,7 +27,7 @@ const (
 	retryInterval = 250 * time.Millisecond
 )
 
-// applier applies objects of any kind, also of one defined a moment ago.
+// applier applies objects of any kind, even if the kind was defined a moment ago.
 type applier struct {
 	client dynamic.Interface
 	mapper *restmapper.DeferredDiscoveryRESTMapper
@@ -48,7 +48,7 @@ func newApplier(config *rest.Config) (applier, error) {
 	return applier{client, restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(discover))}, nil
 }
 
-// applyAll applies objects that do not wait for each other.
+// applyAll applies objects that do not depend on each other.
 func (a applier) applyAll(ctx context.Context, objects []object) error {
 	ctx, cancel := context.WithTimeout(ctx, applyTimeout)
 	defer cancel()
@@ -65,7 +65,7 @@ func (a applier) applyAll(ctx context.Context, objects []object) error {
 	return g.Wait()
 }
 
-// apply applies one object, again and again while the cluster is not ready for it.
+// apply applies one object, and retries while the cluster is not ready for it.
 func (a applier) apply(ctx context.Context, o object) error {
 	for {
 		err := a.try(ctx, o, false)
@@ -108,9 +108,9 @@ func (a applier) resource(o object) (dynamic.ResourceInterface, error) {
 	return a.client.Resource(mapping.Resource).Namespace(o.GetNamespace()), nil
 }
 
-// notYet says that an error may pass by itself: a definition that is not
-// served yet, a namespace that is not there yet, a webhook that does not answer
-// yet, an API server with too much to do.
+// notYet reports whether an error may pass by itself: a definition that is not
+// served yet, a namespace that does not exist yet, a webhook that does not answer
+// yet, an overloaded API server.
 func notYet(err error) bool {
 	var network net.Error
 	return meta.IsNoMatchError(err) || apierrors.IsNotFound(err) || apierrors.IsConflict(err) ||

@@ -15,7 +15,7 @@ type upstream struct {
 var (
 	istio = build.Module{
 		Path: "istio.io/istio", Version: versions.Istio,
-		// Istio's go.mod asks for commits of these that were never published.
+		// Istio's go.mod requires commits of these that were never published.
 		Replace: []string{
 			"istio.io/api => istio.io/api " + versions.IstioAPI,
 			"istio.io/client-go => istio.io/client-go " + versions.IstioClientGo,
@@ -24,8 +24,8 @@ var (
 		},
 	}
 
-	// istiod and the agent beside Envoy see different sets of Envoy's API:
-	// each with the tags of Istio's own Makefile.
+	// istiod and the agent beside Envoy use different parts of Envoy's API:
+	// each is built with the tags of Istio's own Makefile.
 	pilot = withOptions(istio, istioOptions("vtprotobuf", "disable_pgv"))
 	agent = withOptions(istio, istioOptions("agent", "disable_pgv"))
 
@@ -61,8 +61,8 @@ var (
 		prometheus,
 	}
 
-	// prometheus finds pods, and is for queries, not for people: of upstream's
-	// discoveries and pages it has no other.
+	// prometheus discovers only pods, and has no web pages: it answers queries,
+	// not people.
 	prometheus = upstream{build.Module{
 		Path: "github.com/prometheus/prometheus", Version: versions.Prometheus,
 		Options: build.Options{

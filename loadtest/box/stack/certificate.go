@@ -12,13 +12,13 @@ import (
 	certutil "k8s.io/client-go/util/cert"
 )
 
-// certificate is what KServe's webhooks are served with, followed by its authority: in place of
-// cert-manager. Fields are base64 of PEM, as a Secret has them.
+// certificate is the serving certificate of KServe's webhooks, followed by its authority's, in
+// place of cert-manager's. The fields are base64 of PEM, as in a Secret.
 type certificate struct {
 	cert, key string
 }
 
-// webhookCertificate is the one on the cluster, or a new one.
+// webhookCertificate returns the certificate on the cluster, or a new one.
 func (a applier) webhookCertificate(ctx context.Context) (certificate, error) {
 	secrets := schema.GroupVersionResource{Version: "v1", Resource: "secrets"}
 	u, err := a.client.Resource(secrets).Namespace(kserveNamespace).Get(ctx, kserveSecret, metav1.GetOptions{})
@@ -48,7 +48,7 @@ func (c certificate) secret() object {
 	}}
 }
 
-// trustedBy makes the webhooks among the objects that KServe serves trust c.
+// trustedBy makes KServe's webhooks among the objects trust c.
 func (c certificate) trustedBy(objects []object) {
 	for _, o := range objects {
 		webhooks, _ := o.Object["webhooks"].([]any)

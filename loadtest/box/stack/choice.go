@@ -15,27 +15,27 @@ const (
 	partKServe  = "kserve"
 )
 
-// ingresses are the parts of which a box has one.
+// ingresses are the parts of which a box has exactly one.
 var ingresses = []string{partIstio, partKourier}
 
-// Ingresses are those of a Choice.
+// Ingresses returns the possible values of Choice.Ingress.
 func Ingresses() []string { return slices.Clone(ingresses) }
 
 // dispensable are the parts that a box can do without.
 var dispensable = []string{partKServe}
 
-// Dispensable are the parts that a Choice can leave out.
+// Dispensable returns the parts that a Choice can leave out.
 func Dispensable() []string { return slices.Clone(dispensable) }
 
-// Choice is which of the parts a box has.
+// Choice says which parts a box has.
 type Choice struct {
-	// Ingress is Knative's.
+	// Ingress is the part that is Knative's ingress.
 	Ingress string
-	// Without are those that it does without.
+	// Without lists the parts to leave out.
 	Without []string
 }
 
-// Parts are those that are chosen, by name.
+// Parts returns the names of the chosen parts.
 func (c Choice) Parts() ([]string, error) {
 	for _, name := range c.Without {
 		if !slices.Contains(dispensable, name) {
@@ -51,7 +51,7 @@ func (c Choice) Parts() ([]string, error) {
 	return slices.DeleteFunc([]string{partKnative, c.Ingress, partKServe}, func(name string) bool { return slices.Contains(c.Without, name) }), nil
 }
 
-// renderers are what make the objects of each part.
+// renderers returns the functions that make the objects of each part.
 func (b *builder) renderers() map[string]func(context.Context) ([]object, error) {
 	return map[string]func(context.Context) ([]object, error){
 		partKnative: knative,

@@ -82,7 +82,7 @@ func TestKnativeUsesTheIngressThatIsThere(t *testing.T) {
 	}
 }
 
-// Its image has neither a shell nor a registry.
+// The gateway's image has neither a shell nor a registry.
 func TestKourierIsForTheBox(t *testing.T) {
 	if testing.Short() {
 		t.Skip("reads modules of the Go module proxy")

@@ -15,9 +15,9 @@ import (
 	"libra.dev/libra/loadtest/box/versions"
 )
 
-// rootfs unpacks Debian packages and what they depend on into dir. Their
-// maintainer scripts do not run: nothing of ours needs a complete system. So
-// it takes no root, and no namespace.
+// rootfs unpacks Debian packages and their dependencies into dir. Their maintainer scripts do
+// not run, because nothing of ours needs a complete system. So it needs neither root nor a
+// namespace.
 func (b *builder) rootfs(ctx context.Context, dir string, packages ...string) ([]deb, error) {
 	if err := apt.Ensure(ctx, b.log, apt.Tool{Program: "mmdebstrap", Package: "mmdebstrap"}); err != nil {
 		return nil, err
@@ -41,7 +41,7 @@ func (b *builder) rootfs(ctx context.Context, dir string, packages ...string) ([
 	if err := onlyLicences(filepath.Join(dir, "usr/share/doc")); err != nil {
 		return nil, err
 	}
-	// Only root gets devices; the last three tell of this machine.
+	// Only root gets devices; the last three depend on this machine.
 	for _, unused := range []string{"dev", "usr/share/man", "usr/share/locale", "var/cache/apt", "var/lib/apt", "var/log",
 		"etc/apt", "etc/hostname", "etc/resolv.conf"} {
 		if err := os.RemoveAll(filepath.Join(dir, unused)); err != nil {
@@ -51,7 +51,7 @@ func (b *builder) rootfs(ctx context.Context, dir string, packages ...string) ([
 	return debs, postInstall(dir)
 }
 
-// System installs a suite of Debian in dir, with packages and what they need.
+// System installs a suite of Debian in dir, with packages and their dependencies.
 func System(ctx context.Context, dir, suite string, log Logf, packages ...string) error {
 	if err := apt.Ensure(ctx, log, apt.Tool{Program: "mmdebstrap", Package: "mmdebstrap"}); err != nil {
 		return err
@@ -68,7 +68,7 @@ func System(ctx context.Context, dir, suite string, log Logf, packages ...string
 	return err
 }
 
-// emptyDir makes dir anew.
+// emptyDir makes dir an empty folder.
 func emptyDir(dir string) error {
 	if err := os.RemoveAll(dir); err != nil {
 		return err
@@ -76,8 +76,8 @@ func emptyDir(dir string) error {
 	return os.MkdirAll(dir, 0o755)
 }
 
-// postInstall does what the maintainer scripts would have done and programs
-// need: certificates in one file, and names for the users root and nobody.
+// postInstall does the part of the maintainer scripts' work that programs need: certificates in
+// one file, and names for the users root and nobody.
 func postInstall(dir string) error {
 	pems, err := filepath.Glob(filepath.Join(dir, "usr/share/ca-certificates/mozilla/*.crt"))
 	if err != nil {
@@ -110,8 +110,7 @@ func postInstall(dir string) error {
 	return nil
 }
 
-// debianSources are the places that this machine itself installs its suite from, for that or for
-// another.
+// debianSources returns apt's sources on this machine for the box's suite, rewritten for suite.
 func debianSources(ctx context.Context, suite string) ([]string, error) {
 	out, err := run(ctx, "", "apt-get", "indextargets", "--format", "$(REPO_URI) $(RELEASE) $(COMPONENT)", "Created-By: Packages")
 	if err != nil {
@@ -124,8 +123,8 @@ func debianSources(ctx context.Context, suite string) ([]string, error) {
 	return sources, nil
 }
 
-// sourcesOfSuite takes a suite and its updates out of lines "URI RELEASE COMPONENT", and writes
-// them as apt's sources.list does, with another suite in its place.
+// sourcesOfSuite takes a suite and its updates out of lines "URI RELEASE COMPONENT". It writes
+// them in the form of apt's sources.list, with the suite replaced by wanted.
 func sourcesOfSuite(targets, suite, wanted string) []string {
 	var sources []string
 	for line := range strings.Lines(targets) {

@@ -18,7 +18,7 @@ import (
 // deb is a Debian package.
 type deb struct{ Name, Version, SHA256 string }
 
-// debianLock are the Debian packages under a release's predictor, by architecture.
+// debianLock has the Debian packages under a release's predictor, by architecture.
 type debianLock map[string][]deb
 
 func debianLockPath(root string) string { return filepath.Join(root, predictorDir, "debian.lock") }
@@ -55,15 +55,15 @@ func (l debianLock) write(path string) error {
 	return os.WriteFile(path, []byte(s.String()), 0o644)
 }
 
-// notePackages writes down in dir, in the folder where scanners look for it, what each Debian
-// package says of itself, and compares the packages with the pinned ones. The packages themselves
-// are where apt left them.
+// notePackages writes the control data of each Debian package to dir, in the folder where
+// scanners look for it, and compares the packages with the pinned ones. apt left the packages
+// themselves in dir.
 func (b *builder) notePackages(ctx context.Context, dir string) ([]deb, error) {
 	debs, err := filepath.Glob(filepath.Join(dir, "var/cache/apt/archives/*.deb"))
 	if err != nil {
 		return nil, err
 	}
-	// What else is there is a database of no packages.
+	// The rest of the folder is a database without packages.
 	if err := os.RemoveAll(filepath.Join(dir, "var/lib/dpkg")); err != nil {
 		return nil, err
 	}
@@ -115,7 +115,7 @@ func fileSHA256(path string) (string, error) {
 	return fmt.Sprintf("%x", sha256.Sum256(data)), nil
 }
 
-// field is the value of a field of one line in what a package says of itself.
+// field returns the value of a one-line field in a package's control data.
 func field(control []byte, name string) string {
 	for line := range strings.Lines(string(control)) {
 		if value, ok := strings.CutPrefix(line, name+":"); ok {
@@ -125,14 +125,14 @@ func field(control []byte, name string) string {
 	return ""
 }
 
-// onlyLicences removes from a folder of packages' documentation all but their licences, which
-// have to go where the programs go.
+// onlyLicences removes everything from a folder of packages' documentation except their licences,
+// which must go wherever the programs go.
 func onlyLicences(doc string) error {
 	err := filepath.WalkDir(doc, func(path string, e fs.DirEntry, err error) error {
 		if err != nil || e.IsDir() || e.Name() == "copyright" {
 			return err
 		}
-		// Some packages' folder is a link to another one's.
+		// The folder of some packages is a link to another package's.
 		if e.Type()&fs.ModeSymlink != 0 && filepath.Dir(path) == doc {
 			return nil
 		}
@@ -144,7 +144,7 @@ func onlyLicences(doc string) error {
 	return err
 }
 
-// LockDebian writes the versions that Debian has now of the packages under the predictor to
+// LockDebian writes the versions that Debian now has of the packages under the predictor to
 // predictor/debian.lock in the repository at root.
 func LockDebian(ctx context.Context, scratch, root string, log Logf) error {
 	lock := debianLock{}

@@ -34,7 +34,7 @@ func TestDebianLock(t *testing.T) {
 	}
 }
 
-// What is pinned is what was asked for, and all of it: pythonPackages and the lock go together.
+// Everything that was asked for is pinned: pythonPackages and the lock go together.
 func TestDebianLockHasPythonPackages(t *testing.T) {
 	lock, err := readDebianLock("../../../predictor/debian.lock")
 	if err != nil {

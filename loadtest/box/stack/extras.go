@@ -13,21 +13,21 @@ import (
 	"libra.dev/libra/loadtest/box/versions"
 )
 
-// extra is what some tests need and no box has unless it is asked for.
+// extra is something that some tests need. A box has it only on request.
 type extra struct {
 	upstreams []upstream
-	// local are binaries of a module of the repository's, in the folder dir.
+	// local are binaries of a module of this repository, in the folder dir.
 	local   []build.Binary
 	dir     string
 	options build.Options
-	// objects are upstream's, if there are any, and go to file.
+	// objects returns upstream's objects, which go to file. It may be nil.
 	objects func(context.Context) ([]object, error)
 	file    string
 }
 
 var extras = map[string]extra{
 	"vpa": {upstreams: vpaUpstreams, objects: vpaObjects, file: VPAObjects},
-	// It has Kubernetes in it, which takes minutes to build.
+	// Libra's scheduler contains Kubernetes, which takes minutes to build.
 	"scheduler": {
 		local:   []build.Binary{{Name: "libra-scheduler", Package: "cmd/libra-scheduler"}},
 		dir:     "activator-plugin/placement/scheduler",
@@ -35,11 +35,11 @@ var extras = map[string]extra{
 	},
 }
 
-// Extras are the names that Load and Push know.
+// Extras returns the names that Load and Push accept.
 func Extras() []string { return slices.Sorted(maps.Keys(extras)) }
 
-// loaded builds Libra's own images and those of the extras named, and writes
-// the extras' objects beside out.
+// loaded builds Libra's own images and those of the named extras, and writes the extras'
+// objects to files beside out.
 func (b *builder) loaded(ctx context.Context, root string, with []string, out string) ([]own, error) {
 	if err := checkExtras(with); err != nil {
 		return nil, err
@@ -67,7 +67,7 @@ func checkExtras(with []string) error {
 	return nil
 }
 
-// extra builds the images of e, of the repository at root, and writes its objects into dir.
+// extra builds the images of e from the repository at root and writes its objects to dir.
 func (b *builder) extra(ctx context.Context, root string, e extra, dir string) ([]own, error) {
 	if err := buildBinaries(ctx, b.compiler(), e.upstreams...); err != nil {
 		return nil, err

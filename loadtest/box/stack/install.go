@@ -19,7 +19,7 @@ const (
 	readyTimeout = 2 * time.Minute
 )
 
-// laterNamespaces are of what is no part of the stack.
+// laterNamespaces are the namespaces of things that are not part of the stack.
 var laterNamespaces = []string{"libra-system", metav1.NamespaceSystem}
 
 // annotateNamespaces annotates the namespaces among objects, and adds the later ones.
@@ -42,11 +42,10 @@ func annotateNamespaces(objects []object, annotations map[string]string) []objec
 	return objects
 }
 
-// Install puts the parts of the stack that are named on a node that has its images, and returns when
-// all of it works. What Build rendered is applied by a field manager of the box's own;
-// a second Install changes nothing but what others changed in the meantime. The
-// annotations are for the namespaces of the platform, and for those that Libra and
-// the cluster's own parts will be in.
+// Install puts the named parts of the stack on a node that has their images, and returns when all of
+// it works. It applies what Build rendered, with a field manager of the box's own; a second Install
+// changes only what others changed in the meantime. The annotations are for the platform's
+// namespaces, and for those that Libra and the cluster's own parts will be in.
 func Install(ctx context.Context, l layout.Layout, config *rest.Config, parts []string, annotations map[string]string, log Logf) error {
 	start := time.Now()
 	a, err := newApplier(config)

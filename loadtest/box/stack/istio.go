@@ -19,9 +19,9 @@ const (
 	localGateway    = "knative-local-gateway"
 )
 
-// istioValues are the settings of istiod's chart. The proxy is upstream's
-// Envoy, which refuses a configuration that names Istio's own filters: what
-// would add them is off. So are access logs, which cost processor time.
+// istioValues are the settings of istiod's chart. The proxy is upstream's Envoy, which
+// rejects a configuration that names Istio's own filters, so everything that would add
+// them is off. Access logs are off, too: they cost processor time.
 var istioValues = map[string]any{
 	"image":            pilotImage,
 	"autoscaleEnabled": false,
@@ -36,7 +36,7 @@ var istioValues = map[string]any{
 		"enablePrometheusMerge": false,
 		"accessLogFile":         "",
 	},
-	// As askSoon has it of others.
+	// The gateways' version of askSoon.
 	"gatewayClasses": map[string]any{"istio": map[string]any{"deployment": map[string]any{
 		"spec": map[string]any{"template": map[string]any{"spec": map[string]any{"containers": []any{map[string]any{
 			"name": "istio-proxy", "readinessProbe": map[string]any{"periodSeconds": 1, "failureThreshold": 60},
@@ -51,8 +51,8 @@ var istioValues = map[string]any{
 	},
 }
 
-// istioAndGateways is the Gateway API, istiod, Knative's ingress by that API, and the two
-// Gateways that it uses, whose proxies istiod starts.
+// istioAndGateways renders the Gateway API, istiod, Knative's ingress for that API, and
+// the two Gateways that it uses, whose proxies istiod starts.
 func istioAndGateways(helm string) func(context.Context) ([]object, error) {
 	return func(ctx context.Context) ([]object, error) {
 		source, err := build.Download(ctx, istio.Path, istio.Version)

@@ -15,13 +15,13 @@ import (
 // Domain is the domain of Knative services on the box: <service>.<namespace>.<Domain>.
 const Domain = "box.test"
 
-// ingressClasses are those that Knative is told of, by the part that is its ingress.
+// ingressClasses maps each part that can be the ingress to its class in Knative.
 var ingressClasses = map[string]string{
 	partIstio:   "gateway-api.ingress.networking.knative.dev",
 	partKourier: "kourier.ingress.networking.knative.dev",
 }
 
-// knative is Knative Serving without an ingress, out of the modules that the
+// knative returns Knative Serving without an ingress, from the modules that the
 // binaries are built from.
 func knative(ctx context.Context) ([]object, error) {
 	serving, err := build.Download(ctx, "knative.dev/serving", versions.KnativeServing)
@@ -32,7 +32,7 @@ func knative(ctx context.Context) ([]object, error) {
 	if err != nil {
 		return nil, err
 	}
-	required := map[string]string{} // the folder of a module that Serving requires
+	required := map[string]string{} // the folder of each module that Serving requires
 	for _, path := range []string{"knative.dev/networking", "knative.dev/caching"} {
 		version, err := build.Requirement(gomod, path)
 		if err != nil {
@@ -74,7 +74,7 @@ func knative(ctx context.Context) ([]object, error) {
 	return objects, nil
 }
 
-// setIngress has Knative use the ingress that is among the parts.
+// setIngress makes Knative use the ingress that is among the parts.
 func setIngress(objects []object, parts []string) error {
 	for part, class := range ingressClasses {
 		if slices.Contains(parts, part) {
@@ -84,7 +84,7 @@ func setIngress(objects []object, parts []string) error {
 	return fmt.Errorf("no ingress is among %s", strings.Join(parts, ", "))
 }
 
-// gatewayAPI is the ingress of Knative's that makes routes of the Gateway API.
+// gatewayAPI returns Knative's ingress that makes routes of the Gateway API.
 func gatewayAPI(ctx context.Context) ([]object, error) {
 	ingress, err := build.Download(ctx, "knative.dev/net-gateway-api", versions.KnativeNetGatewayAPI)
 	if err != nil {
@@ -105,8 +105,8 @@ func gatewayAPI(ctx context.Context) ([]object, error) {
 	})
 }
 
-// gatewayClass tells Knative of a Gateway. Istio names a Gateway's Service
-// after the Gateway and its class.
+// gatewayClass is the entry of a Gateway in Knative's settings. Istio names a
+// Gateway's Service after the Gateway and its class.
 func gatewayClass(gateway string) string {
 	return fmt.Sprintf(`- class: istio
   gateway: %[1]s/%[2]s

@@ -13,8 +13,8 @@ import (
 
 const kourierGateway = "3scale-kourier-gateway"
 
-// kourier is Knative's ingress of that name: a controller, and one gateway. That is upstream's Envoy, which is in
-// the image of Istio's proxy.
+// kourier returns Knative's ingress of that name: a controller, and one gateway. The gateway is upstream's Envoy,
+// from the image of Istio's proxy.
 func kourier(ctx context.Context) ([]object, error) {
 	source, err := build.Download(ctx, "knative.dev/net-kourier", versions.KnativeNetKourier)
 	if err != nil {
@@ -24,7 +24,7 @@ func kourier(ctx context.Context) ([]object, error) {
 	if err != nil {
 		return nil, err
 	}
-	// There is nothing by which the gateway could be scaled, and it has one pod.
+	// The gateway has one pod, and no metrics by which it could be scaled.
 	objects = slices.DeleteFunc(objects, func(o object) bool {
 		return o.GetKind() == "HorizontalPodAutoscaler" || o.GetKind() == "PodDisruptionBudget"
 	})
@@ -46,7 +46,7 @@ func kourier(ctx context.Context) ([]object, error) {
 	return objects, editContainer(gateway, func(c map[string]any) error {
 		c["image"] = proxyImage
 		delete(c, "lifecycle") // the image has no shell
-		// Upstream waits 10 s before it looks.
+		// Upstream first probes after 10 s.
 		return unstructured.SetNestedField(c, int64(1), "readinessProbe", "initialDelaySeconds")
 	})
 }

@@ -33,7 +33,7 @@ const kserveIngress = `{
   "disableIngressCreation": false
 }`
 
-// kserve is KServe's controller for inference services that are plain
+// kserve returns KServe's controller for inference services that are plain
 // Deployments, without cert-manager and serving runtimes.
 func kserve(ctx context.Context) ([]object, error) {
 	source, err := build.Download(ctx, "github.com/kserve/kserve", versions.KServe)
@@ -77,7 +77,7 @@ func kserve(ctx context.Context) ([]object, error) {
 	}
 	return objects, editContainer(manager, func(c map[string]any) error {
 		c["imagePullPolicy"] = "IfNotPresent"
-		// Upstream waits 30 s before it looks, and starves on a tenth of a core.
+		// Upstream first probes after 30 s, and starves on a tenth of a core.
 		for _, set := range []struct {
 			value any
 			path  []string

@@ -31,14 +31,14 @@ var parts = []build.Binary{
 	{Name: "kubectl-libra", Package: "pkg/kubectl/cmd/kubectl-libra"},
 }
 
-// samples are the programs that a release's samples run, of the load tests' functions.
+// samples are the load tests' functions that a release's samples run.
 var samples = []string{"compression", "load", "store", "uploader"}
 
-// Node is where images are loaded.
+// Node is where Load puts images.
 type Node interface {
-	// Images are the names, with tags, of the images on the node.
+	// Images returns the names, with tags, of the images on the node.
 	Images(ctx context.Context) ([]string, error)
-	// Import puts the images of a tar on the node.
+	// Import puts the images in a tar on the node.
 	Import(ctx context.Context, tar string) error
 }
 
@@ -48,11 +48,10 @@ type own struct {
 	image image.Image
 }
 
-// Load builds Libra's own images from the repository at root and those of the
-// extras named, puts on the node those that it lacks, and writes the reference
-// of each by its name to the JSON file out. A tag is made of the image's
-// content, so that a Deployment changes exactly when its program did. Upstream's
-// objects of an extra go beside out.
+// Load builds Libra's own images and those of the named extras from the repository at root. It
+// imports those that the node lacks, and writes the reference of each image, by its name, to the
+// JSON file out. A tag is made from the image's content, so that a Deployment changes exactly
+// when its program does. Upstream's objects of an extra go beside out.
 func Load(ctx context.Context, l layout.Layout, root string, node Node, with []string, out string, log Logf) error {
 	b := &builder{layout: l, log: log}
 	images, err := b.loaded(ctx, root, with, out)
@@ -71,7 +70,7 @@ func Load(ctx context.Context, l layout.Layout, root string, node Node, with []s
 		}
 		reference := registry + o.name + ":" + id
 		references[o.name] = reference
-		// A node that starts later imports it from there.
+		// A node that starts later imports the image from this folder.
 		tar := filepath.Join(l.Images(), o.name+".tar")
 		if err := o.image.WriteTar(tar, reference); err != nil {
 			return err
@@ -87,12 +86,12 @@ func Load(ctx context.Context, l layout.Layout, root string, node Node, with []s
 	return writeJSON(out, references)
 }
 
-// Architectures are those that Push makes images for.
+// Architectures returns the architectures that Push can make images for.
 func Architectures() []string { return slices.Sorted(maps.Keys(wheelMachines)) }
 
-// Push builds the same images, for each of the architectures, and pushes them to a registry's
-// repository, for a cluster that is not the box. Of several architectures each image is an index.
-// Their references are by digest: a tag may come to mean another image.
+// Push builds the same images for each of the architectures and pushes them to a registry's
+// repository, for a cluster that is not the box. For several architectures, each image is an
+// index. The references are by digest, because a tag may come to mean another image.
 func Push(ctx context.Context, l layout.Layout, root, repo string, archs, with []string, out string, log Logf) error {
 	names, indexes, err := forEach(archs, log, func(arch string) ([]own, error) {
 		b := &builder{layout: l.For(arch), log: log, arch: arch}
@@ -116,7 +115,7 @@ func Push(ctx context.Context, l layout.Layout, root, repo string, archs, with [
 	return writeJSON(out, references)
 }
 
-// forEach builds images for each of the architectures, and puts those of one name together.
+// forEach builds images for each of the architectures, and groups them by name.
 func forEach(archs []string, log Logf, images func(arch string) ([]own, error)) (names []string, indexes map[string]image.Index, err error) {
 	archs = slices.Compact(slices.Sorted(slices.Values(archs)))
 	if len(archs) == 0 {
@@ -157,7 +156,7 @@ func (b *builder) own(ctx context.Context, root string) ([]own, error) {
 	return append(images, img), err
 }
 
-// programs builds binaries of the module in the folder dir, and an image of each.
+// programs builds binaries of the module in the folder dir, and an image for each.
 func (b *builder) programs(ctx context.Context, dir string, o build.Options, binaries ...build.Binary) ([]own, error) {
 	if err := b.compiler().Local(ctx, dir, o, binaries...); err != nil {
 		return nil, err
@@ -185,7 +184,7 @@ func (b *builder) predictorOf(ctx context.Context, root string) (own, error) {
 	return own{predictorImage, img}, nil
 }
 
-// program is the image of one static binary, by the binary's name.
+// program makes the image of one static binary, by the binary's name.
 func (b *builder) program(name string) (own, error) {
 	layers := b.dir("layers")
 	if err := os.MkdirAll(layers, 0o755); err != nil {
@@ -200,7 +199,7 @@ func (b *builder) program(name string) (own, error) {
 	return own{name, img}, err
 }
 
-// functionBinaries are the functions of the load tests: each folder is one.
+// functionBinaries returns the functions of the load tests: each folder is one.
 func functionBinaries(root string) ([]build.Binary, error) {
 	functions, err := os.ReadDir(filepath.Join(root, functionsDir))
 	if err != nil {
@@ -215,7 +214,7 @@ func functionBinaries(root string) ([]build.Binary, error) {
 	return binaries, nil
 }
 
-// sampleBinaries are those of samples.
+// sampleBinaries returns the binaries of samples.
 func sampleBinaries(root string) ([]build.Binary, error) {
 	functions, err := functionBinaries(root)
 	if err != nil {
@@ -234,7 +233,7 @@ func sampleBinaries(root string) ([]build.Binary, error) {
 
 func functionImage(function string) string { return "libra-fn-" + function }
 
-// predictor puts the predictor's source on the layers that python made.
+// predictor adds the predictor's source to the layers that python made.
 func (b *builder) predictor(source string) (image.Image, error) {
 	var layers []image.Layer
 	for _, path := range []string{b.pythonLayer(), b.sitePackagesLayer()} {

@@ -23,10 +23,10 @@ import (
 
 type object = *unstructured.Unstructured
 
-// manifests renders all that Install applies: of each part one file for each phase, which has to
-// exist before the next one makes sense.
+// manifests renders everything that Install applies: for each part, one file for each phase. The
+// objects of a phase must exist before the next phase makes sense.
 func (b *builder) manifests(ctx context.Context) error {
-	// What an older box rendered there would be taken for this one's.
+	// Install would take files that an older box rendered for this one's.
 	dir := b.layout.Manifests()
 	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o755)); err != nil {
 		return err
@@ -58,12 +58,12 @@ func (b *builder) manifests(ctx context.Context) error {
 	return nil
 }
 
-// manifestPath is the file with what is applied of a part in a phase.
+// manifestPath is the file of the objects of a part that are applied in a phase.
 func manifestPath(l layout.Layout, part, phase string) string {
 	return filepath.Join(l.Manifests(), part+"-"+phase)
 }
 
-// rendered are the objects of parts that are applied in a phase.
+// rendered returns the objects of parts that are applied in a phase.
 func rendered(l layout.Layout, parts []string, phase string) ([]object, error) {
 	var all []object
 	for _, name := range parts {
@@ -81,7 +81,7 @@ func rendered(l layout.Layout, parts []string, phase string) ([]object, error) {
 	return all, nil
 }
 
-// Document is an object as one document of a YAML file.
+// Document returns an object as one document of a YAML file.
 func Document(o object) ([]byte, error) {
 	data, err := yaml.Marshal(o.Object)
 	return append([]byte("---\n"), data...), err
@@ -89,8 +89,8 @@ func Document(o object) ([]byte, error) {
 
 var phases = []string{"1-definitions.yaml", "2-objects.yaml", "3-workloads.yaml", "4-webhooks.yaml"}
 
-// phaseOf is the phase in which an object is applied. Webhooks come last: they
-// refuse what they are asked about until their server answers.
+// phaseOf returns the phase in which an object is applied. Webhooks come last: they reject the objects
+// that they match until their server answers.
 func phaseOf(o object) string {
 	switch o.GetKind() {
 	case "Namespace", "CustomResourceDefinition":
@@ -103,7 +103,7 @@ func phaseOf(o object) string {
 	return phases[1]
 }
 
-// readObjects reads the objects of YAML files; a pattern must match one at least.
+// readObjects reads the objects of YAML files; each pattern must match at least one.
 func readObjects(patterns ...string) ([]object, error) {
 	var objects []object
 	for _, pattern := range patterns {
@@ -129,7 +129,7 @@ func readObjects(patterns ...string) ([]object, error) {
 	return objects, nil
 }
 
-// ParseObjects are the objects of a YAML file.
+// ParseObjects returns the objects in a YAML file.
 func ParseObjects(data []byte) ([]object, error) {
 	var objects []object
 	decoder := utilyaml.NewYAMLOrJSONDecoder(bytes.NewReader(data), 4096)
@@ -142,13 +142,13 @@ func ParseObjects(data []byte) ([]object, error) {
 		if err != nil {
 			return nil, err
 		}
-		if len(content) > 0 { // a document of comments only
+		if len(content) > 0 { // skip a document of comments only
 			objects = append(objects, &unstructured.Unstructured{Object: content})
 		}
 	}
 }
 
-// find is the object of that kind and name.
+// find returns the object of that kind and name.
 func find(objects []object, kind, name string) (object, error) {
 	i := slices.IndexFunc(objects, func(o object) bool { return o.GetKind() == kind && o.GetName() == name })
 	if i < 0 {
@@ -173,7 +173,7 @@ func setData(objects []object, name string, data map[string]string) error {
 
 const koScheme = "ko://"
 
-// koImages are the images of the Go packages that manifests name instead of images.
+// koImages maps the Go packages that manifests name instead of images to their images.
 var koImages = map[string]string{
 	"knative.dev/serving/cmd/activator":          activatorImage,
 	"knative.dev/serving/cmd/autoscaler":         autoscalerImage,
@@ -185,7 +185,7 @@ var koImages = map[string]string{
 	"github.com/kserve/kserve/cmd/manager":       kserveImage,
 }
 
-// resolveImages puts images where the manifests name Go packages.
+// resolveImages replaces the Go packages that the manifests name by images.
 func resolveImages(objects []object) error {
 	for _, o := range objects {
 		resolved, err := mapStrings(o.Object, func(s string) (string, error) {
@@ -230,9 +230,9 @@ func mapStrings(v any, f func(string) (string, error)) (any, error) {
 	return v, nil
 }
 
-// cpuRequests are what the parts ask for on a node of two cores, most of which
-// is for functions: next to nothing, except on the path of a request. Requests
-// are also weights, so they matter when the node is busy.
+// cpuRequests are the CPU requests of the parts on a node of two cores, most of which is for
+// functions: next to nothing, except on the path of a request. Requests are also weights, so they
+// matter when the node is busy.
 var cpuRequests = map[string]string{
 	"activator":                  "100m",
 	"autoscaler":                 "30m",
@@ -246,7 +246,7 @@ var cpuRequests = map[string]string{
 }
 
 const (
-	gatewayCPURequest = "50m" // of each
+	gatewayCPURequest = "50m" // of each gateway
 	queueCPURequest   = "10m" // of each pod of a function
 )
 
@@ -268,9 +268,9 @@ func setRequests(objects []object) error {
 	return nil
 }
 
-// askSoon has each part asked every second whether it is ready, and taken for unready after as long as
-// upstream has it: somebody waits for the box. A probe that is rarer has its first run at a random
-// moment of its period where the kubelet itself is younger than that.
+// askSoon makes the kubelet probe the readiness of each part every second, because somebody waits for
+// the box. A part becomes unready after as long as upstream has it. A probe with a longer period would
+// first run at a random moment of its period if the kubelet itself is younger than the period.
 func askSoon(objects []object) error {
 	for _, o := range objects {
 		if o.GetKind() != "Deployment" {
@@ -285,7 +285,7 @@ func askSoon(objects []object) error {
 			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(probe, &upstream); err != nil {
 				return err
 			}
-			// Where it does not say, it is what Kubernetes takes.
+			// Kubernetes' defaults, if upstream sets none.
 			period, failures := cmp.Or(upstream.PeriodSeconds, 10), cmp.Or(upstream.FailureThreshold, 3)
 			probe["periodSeconds"], probe["failureThreshold"] = int64(1), int64(period*failures)
 			return nil

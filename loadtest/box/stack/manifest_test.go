@@ -80,7 +80,7 @@ metadata: {name: s, namespace: kserve}
 	}
 }
 
-// What Knative's and KServe's modules hold must be what the renderers expect.
+// Knative's and KServe's modules must have what the renderers expect.
 func TestUpstreamManifests(t *testing.T) {
 	if testing.Short() {
 		t.Skip("reads modules of the Go module proxy")
@@ -118,8 +118,8 @@ func TestUpstreamManifests(t *testing.T) {
 	}
 }
 
-// Libra patches the stock activator: it must be upstream's in all but its
-// image, what it requests, and how often it is asked whether it is ready.
+// Libra patches the stock activator, which must differ from upstream's only in
+// its image, its requests, and how often its readiness is probed.
 func TestActivatorIsUpstreams(t *testing.T) {
 	if testing.Short() {
 		t.Skip("reads modules of the Go module proxy")
@@ -189,7 +189,7 @@ metadata: {name: s}
 	}
 }
 
-// documents are objects as they are written.
+// documents returns the objects as they are written to files.
 func documents(t *testing.T, objects []object) (all []string) {
 	t.Helper()
 	for _, o := range objects {

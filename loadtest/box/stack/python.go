@@ -14,14 +14,14 @@ import (
 	"libra.dev/libra/loadtest/box/versions"
 )
 
-// sitePackages is where Debian's Python looks for what pip installed.
+// sitePackages is where Debian's Python looks for packages that pip installed.
 const sitePackages = "/usr/local/lib/python" + versions.Python + "/dist-packages"
 
-// recipe stands for how the layers of Python are made, of which their stamps know nothing else: it
-// changes whenever the same packages come to give another layer.
+// recipe stands for how the layers of Python are made, which their stamps do not know otherwise.
+// Change it whenever the same packages give a different layer.
 const recipe = 2
 
-// python is Debian's own, here and in the image.
+// python is Debian's own Python, on this machine and in the image.
 const python = "/usr/bin/python" + versions.Python
 
 // pythonPackages are the Debian packages under the predictor.
@@ -30,8 +30,8 @@ var pythonPackages = []string{"python" + versions.Python, "libstdc++6", "libgomp
 func (b *builder) pythonLayer() string       { return b.dir("layers/python.tar") }
 func (b *builder) sitePackagesLayer() string { return b.dir("layers/site-packages.tar") }
 
-// python makes the two layers under the predictor: Debian with Python, and the
-// packages of its lock file.
+// python makes the two layers under the predictor: Debian with Python, and the packages in the
+// predictor's lock file.
 func (b *builder) python(ctx context.Context, root string) error {
 	venv, err := b.venv(ctx)
 	if err != nil {
@@ -71,18 +71,18 @@ func (b *builder) python(ctx context.Context, root string) error {
 	return nil
 }
 
-// wheelMachines are the names of architectures in those of wheels.
+// wheelMachines maps architectures to their names in wheels.
 var wheelMachines = map[string]string{"amd64": "x86_64", "arm64": "aarch64"}
 
-// leastGlibc and debianGlibc are the minor versions of glibc 2 that wheels may be made for: from
-// the first that there are such wheels for to that of the suite.
+// leastGlibc and debianGlibc bound the minor versions of glibc 2 that wheels may be made for: the
+// first that has such wheels, and the suite's.
 const leastGlibc, debianGlibc = 17, 36
 
-// withoutWheels are, by architecture, requirements that have no wheel for it, and Debian's packages
-// in their place. KServe asks for a psutil before 6, and only later ones have a wheel for arm64.
+// withoutWheels maps, by architecture, requirements without a wheel for it to Debian's packages in
+// their place. KServe requires a psutil before 6, and only later ones have a wheel for arm64.
 var withoutWheels = map[string]map[string]string{"arm64": {"psutil": "python3-psutil"}}
 
-// debianPackages are the Debian packages under the predictor, with their versions where they are
+// debianPackages returns the Debian packages under the predictor, with their versions if they are
 // pinned.
 func (b *builder) debianPackages() []string {
 	if len(b.pinned) == 0 {
@@ -95,9 +95,9 @@ func (b *builder) debianPackages() []string {
 	return packages
 }
 
-// ofWheels has pip install what a machine of arch with Debian is to run, whatever this machine is.
-// It takes only what is built already. Each requirement is named, so that nothing has to be asked
-// of the packages, which would answer for this machine.
+// ofWheels returns the arguments that have pip install for a machine of arch with Debian, whatever
+// this machine is. They allow only wheels, and no dependencies: requirements.lock names every
+// package, because pip would resolve dependencies for this machine.
 func ofWheels(arch string) []string {
 	args := []string{"--only-binary", ":all:", "--no-deps", "--implementation", "cp", "--python-version", versions.Python}
 	for minor := debianGlibc; minor >= leastGlibc; minor-- {
@@ -106,7 +106,7 @@ func ofWheels(arch string) []string {
 	return append(args, "--platform", "manylinux2014_"+wheelMachines[arch])
 }
 
-// withWheels are the lines of requirements but for those that have no wheel.
+// withWheels returns requirements without the lines of those that have no wheel.
 func withWheels(arch string, requirements []byte) []byte {
 	var kept []byte
 	for line := range bytes.Lines(requirements) {
@@ -129,8 +129,8 @@ func (b *builder) installPython(ctx context.Context, venv, dir string, requireme
 		return err
 	}
 	defer os.Remove(file)
-	// The scripts that pip writes begin with the path of the Python that runs it, and that is to be
-	// the image's. Nor may a variable of the caller's choose other packages.
+	// The scripts that pip writes begin with the path of the Python that runs it, which must be the
+	// image's. The caller's environment must not choose other packages.
 	args := append([]string{"PYTHONPATH=" + filepath.Join(venv, "lib", "python"+versions.Python, "site-packages"), "PYTHONHASHSEED=0", "PIP_FIND_LINKS=",
 		python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile", "--target", dir, "--requirement", file}, ofWheels(arch)...)
 	if _, err := run(ctx, "", "env", args...); err != nil {
@@ -139,26 +139,25 @@ func (b *builder) installPython(ctx context.Context, venv, dir string, requireme
 	return compilePython(ctx, venv, dir, sitePackages)
 }
 
-// compilePython compiles the modules in dir, which will be at path in an
-// image. A predictor that compiles as it imports is 6 s late, and nothing could
-// keep the result on its read-only root. The files carry no time of their
-// source: an image has none. One process compiles them all, in their order: what was compiled
-// before has a part in how a file's constants are written.
+// compilePython compiles the modules in dir, which will be at path in an image. A predictor that
+// compiles at import starts 6 s later, and its read-only root could not keep the result. The byte
+// code does not record when its source changed: an image has no such times. One process compiles
+// all files in order, because how it writes a file's constants depends on what it compiled before.
 func compilePython(ctx context.Context, venv, dir, path string) error {
 	_, err := run(ctx, "", "env", "PYTHONHASHSEED=0", filepath.Join(venv, "bin", "python"), "-m", "compileall", "-qq",
 		"--invalidation-mode", "unchecked-hash", "-s", dir, "-p", path, dir)
 	return err
 }
 
-// venv is a virtual environment of Debian's own Python. Another one of the same
-// minor version would do for byte code, but requirements differ between patch
-// versions: what pip installs must be right for the Python of the image.
+// venv makes a virtual environment of Debian's own Python. For byte code, any of the same minor
+// version would do. But requirements differ between patch versions, and what pip installs must be
+// right for the Python of the image.
 func (b *builder) venv(ctx context.Context) (string, error) {
 	dir := b.dir("venv")
 	return dir, b.once(dir, python, func() error {
 		if err := apt.Ensure(ctx, b.log,
 			apt.Tool{Program: python, Package: "python" + versions.Python},
-			// Debian keeps what venv needs in a package apart.
+			// Debian has the parts that venv needs in a separate package.
 			apt.Tool{Program: "/usr/lib/python" + versions.Python + "/ensurepip/__init__.py", Package: "python" + versions.Python + "-venv"},
 		); err != nil {
 			return err

@@ -17,18 +17,18 @@ import (
 
 const (
 	readyInterval = 300 * time.Millisecond
-	// A webhook that is not served answers late rather than never.
+	// If a webhook is not served, the API server answers late, not never.
 	checkTimeout = 5 * time.Second
 )
 
-// check is one thing that must be so before the stack is ready.
+// check is one condition for the stack to be ready.
 type check struct {
 	name string
-	// ready is an error that says what is not so yet.
+	// ready returns an error that says what is missing.
 	ready func(context.Context, applier) error
 }
 
-// readinessOf is what must be so of what was applied.
+// readinessOf returns the checks for the applied objects.
 func readinessOf(objects []object) []check {
 	var checks []check
 	for _, o := range objects {
@@ -36,7 +36,7 @@ func readinessOf(objects []object) []check {
 		case "Deployment":
 			checks = append(checks, deploymentCheck(o.GetNamespace(), o.GetName()))
 		case "Gateway":
-			// Its proxy is a Deployment that istiod makes.
+			// istiod makes the Deployment of the gateway's proxy.
 			checks = append(checks, gatewayCheck(o), deploymentCheck(o.GetNamespace(), o.GetName()+"-istio"))
 		}
 	}
@@ -47,7 +47,7 @@ func readinessOf(objects []object) []check {
 	return checks
 }
 
-// waitReady waits until all checks pass, once each. Its error names those that
+// waitReady waits until each check has passed once. Its error names those that
 // did not, and why.
 func (a applier) waitReady(ctx context.Context, checks []check, timeout time.Duration, log Logf) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
@@ -104,7 +104,7 @@ func deploymentCheck(namespace, name string) check {
 	}}
 }
 
-// trouble says why the pods of a Deployment do not run, where they say it.
+// trouble says why the pods of a Deployment do not run, if they report it.
 func (a applier) trouble(ctx context.Context, d *appsv1.Deployment) string {
 	selector, err := metav1.LabelSelectorAsSelector(d.Spec.Selector)
 	if err != nil {
@@ -151,8 +151,8 @@ func gatewayCheck(gateway object) check {
 	}}
 }
 
-// conditionTrue is an error unless the condition is true of the object as it
-// is now.
+// conditionTrue returns an error unless the condition is true of the object's
+// current generation.
 func conditionTrue(u object, condition string) error {
 	conditions, _, err := unstructured.NestedSlice(u.Object, "status", "conditions")
 	if err != nil {
@@ -175,8 +175,8 @@ func conditionTrue(u object, condition string) error {
 }
 
 // webhookCheck passes when the API server would accept an object that webhooks
-// must see. That a webhook's Deployment is available does not mean that the API
-// server reaches it, nor that it trusts it.
+// must see. An available Deployment of a webhook does not mean that the API
+// server reaches the webhook, nor that it trusts it.
 func webhookCheck(name, manifest string) check {
 	return check{name, func(ctx context.Context, a applier) error {
 		objects, err := ParseObjects([]byte(manifest))

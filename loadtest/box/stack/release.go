@@ -15,37 +15,37 @@ import (
 	"libra.dev/libra/loadtest/box/layout"
 )
 
-// pushTimeout bounds the pushing of all images of a release.
+// pushTimeout bounds the push of all images of a release.
 const pushTimeout = 30 * time.Minute
 
-// Release is a version of Libra's images. What is made of the same sources by the same Go and the
-// same Python has the same digests, whoever makes it and wherever.
+// Release is a version of Libra's images. The same sources, Go and Python give the same digests,
+// whoever makes the release and wherever.
 type Release struct {
-	// Registry is where the images are, or will be, as registry/path.
+	// Registry is the place of the images, now or later, as registry/path.
 	Registry      string
 	Version       string
 	Architectures []string
-	// Out is a folder. There will be in it: images, an OCI image layout; images.json, an image's
-	// reference by digest for each name; and components.json, Components.
+	// Out is the folder for the result: images, an OCI image layout; images.json, each image's
+	// reference by digest, by its name; and components.json, Components.
 	Out string
 }
 
-// Components are what is in a release's images, for whoever writes a bill of materials. Redis's
-// image is not among them, which is upstream's.
+// Components lists what is in a release's images, for a bill of materials. It leaves out Redis's
+// image, which is upstream's.
 type Components struct {
 	Images []ImageComponents `json:"images"`
 }
 
-// ImageComponents are what is in the image of one name for one architecture.
+// ImageComponents lists what is in the image of one name for one architecture.
 type ImageComponents struct {
 	Name         string `json:"name"`         // as in images.json
 	Architecture string `json:"architecture"` // as Go names it
-	// Digest is that of the image for this architecture, not of the index which images.json has.
+	// Digest identifies the image for this architecture, not the index in images.json.
 	Digest     string            `json:"digest"`
 	Components []image.Component `json:"components"`
 }
 
-// Layout is the folder of the images.
+// Layout is the folder of the image layout.
 func (r Release) Layout() string { return filepath.Join(r.Out, "images") }
 
 // Build makes the release from the repository at root.
@@ -71,7 +71,7 @@ func (r Release) Build(ctx context.Context, l layout.Layout, root string, log Lo
 	return r.write(names, indexes, redis, log)
 }
 
-// check says what is wrong with the release's settings, and returns the reference of Redis's image.
+// check validates the release's settings and returns the reference of Redis's image.
 func (r Release) check(root string) (redis string, err error) {
 	if r.Registry == "" || r.Version == "" {
 		return "", fmt.Errorf("registry %q, version %q: a release needs both, as in ghcr.io/example/libra and v1.0.0", r.Registry, r.Version)
@@ -88,7 +88,7 @@ func (r Release) repository(image string) string {
 
 func (r Release) named(image string) string { return r.repository(image) + ":" + r.Version }
 
-// redisReference is the image of the Redis that the manifests install.
+// redisReference returns the image of the Redis that the manifests install.
 func redisReference(root string) (string, error) {
 	path := filepath.Join(root, "manifests/base/redis/deployment.yaml")
 	objects, err := readObjects(path)

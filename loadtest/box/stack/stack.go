@@ -1,5 +1,5 @@
-// Package stack is what the box runs on top of Kubernetes: Knative Serving,
-// Istio as its ingress, KServe, the image of Redis, and Libra's own images.
+// Package stack is what the box runs on top of Kubernetes: Knative Serving, Istio or Kourier
+// as its ingress, KServe, the image of Redis, and Libra's own images.
 package stack
 
 import (
@@ -18,14 +18,14 @@ import (
 // Logf takes one line of progress.
 type Logf func(format string, args ...any)
 
-// builder makes what Build and Load make, each thing once.
+// builder makes everything for Build and Load, each thing once.
 type builder struct {
 	layout layout.Layout
 	log    Logf
 	// arch is the architecture to build for, as Go names it; empty is this machine's.
 	arch string
-	// pinned are the Debian packages under the predictor and all that they depend on; empty is
-	// what Debian has now.
+	// pinned are the Debian packages under the predictor with all their dependencies; empty
+	// means what Debian has now.
 	pinned []deb
 }
 
@@ -35,7 +35,7 @@ func (b *builder) compiler() build.Builder {
 	return build.Builder{Bin: b.layout.Bin(""), Arch: b.arch, Log: b.log}
 }
 
-// architecture is the one to build for.
+// architecture is the architecture to build for.
 func (b *builder) architecture() string { return cmp.Or(b.arch, runtime.GOARCH) }
 
 // once is build.Once with a line of progress.
@@ -54,11 +54,11 @@ func (b *builder) once(path string, inputs any, make func() error) error {
 	})
 }
 
-// Build makes all that is not Libra's own: binaries, image tars, manifests.
-// What is there already and would be the same is left alone.
+// Build makes everything that is not Libra's own: binaries, image tars, manifests. It leaves
+// alone whatever is there and would be the same.
 func Build(ctx context.Context, l layout.Layout, root string, log Logf) error {
 	b := &builder{layout: l, log: log}
-	// Compiling takes the processor, Debian and Python packages mostly the network.
+	// Compiling keeps the processor busy, Debian and Python packages mostly the network.
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return buildBinaries(gctx, b.compiler(), upstreams...) })
 	g.Go(func() error { return b.python(gctx, root) })
@@ -71,8 +71,8 @@ func Build(ctx context.Context, l layout.Layout, root string, log Logf) error {
 	return b.manifests(ctx)
 }
 
-// BuildImages makes what the load tests take on a cluster that is not the box:
-// k6 and Libra's own images. Push finds most of its work done then.
+// BuildImages makes what the load tests need on a cluster that is not the box: k6 and Libra's
+// own images. A later Push finds most of its work done.
 func BuildImages(ctx context.Context, l layout.Layout, root string, log Logf) error {
 	b := &builder{layout: l, log: log}
 	if err := buildBinaries(ctx, b.compiler(), k6); err != nil {

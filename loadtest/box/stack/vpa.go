@@ -10,8 +10,8 @@ import (
 	"libra.dev/libra/loadtest/box/versions"
 )
 
-// VPAObjects is the name of the file that holds what loadtest/vpa builds on:
-// upstream's definitions and roles.
+// VPAObjects is the file of upstream's definitions and roles, which
+// loadtest/vpa builds on.
 const VPAObjects = "vpa-upstream.yaml"
 
 var (
@@ -27,8 +27,8 @@ var (
 	}
 )
 
-// vpaObjects are the definitions and roles of the version that the binaries are
-// built from. Upstream's Deployments are not among them: their intervals are
+// vpaObjects returns the definitions and roles of the version that the binaries
+// are built from. It leaves out upstream's Deployments, whose intervals are
 // made for days.
 func vpaObjects(ctx context.Context) ([]object, error) {
 	autoscaler, err := build.Download(ctx, vpaModule.Path, vpaModule.Version)
@@ -47,9 +47,9 @@ func vpaObjects(ctx context.Context) ([]object, error) {
 	return withoutAdmission(objects), err
 }
 
-// withoutAdmission leaves out what is for VPA's admission controller alone.
-// It sets the resources of pods that come up, and in-place mode needs none: a
-// function begins as its owner wrote it, as it does under every other policy.
+// withoutAdmission leaves out the objects for VPA's admission controller. It
+// sets the resources of new pods, which in-place mode does not need: a function
+// begins as its owner wrote it, as under every other policy.
 func withoutAdmission(objects []object) []object {
 	return slices.DeleteFunc(objects, func(o object) bool { return strings.Contains(o.GetName(), "vpa-admission-controller") })
 }

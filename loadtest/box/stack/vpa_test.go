@@ -39,7 +39,7 @@ metadata: {name: "system:vpa-admission-controller"}
 	}
 }
 
-// What loadtest/vpa installs is what `box load --with vpa` makes.
+// `box load --with vpa` makes what loadtest/vpa installs.
 func TestVPAManifestsAndImages(t *testing.T) {
 	objects, err := readObjects(filepath.Join(vpaDir, "*-deployment.yaml"))
 	if err != nil {
@@ -68,8 +68,8 @@ func TestVPAManifestsAndImages(t *testing.T) {
 	}
 }
 
-// A manifest that the kustomization leaves out is one that nobody installs;
-// the object of one function is for whoever has functions.
+// Nobody installs a manifest that the kustomization leaves out. The object of
+// one function is for users with functions.
 func TestVPAKustomization(t *testing.T) {
 	files, err := os.ReadDir(vpaDir)
 	if err != nil {

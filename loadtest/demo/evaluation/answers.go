@@ -7,31 +7,32 @@ import (
 )
 
 const (
-	// shortCPU is how much CPU a short request needs alone, at most.
+	// shortCPU is the most CPU that a short request needs alone.
 	shortCPU = 100 // milliseconds
-	// soon is within how many times its time alone a request counts as goodput.
+	// soon is how many times its time alone a request may take to count as goodput.
 	soon = 5
-	// harmedBeyond is by how much slower than in stock a request is harmed.
+	// harmedBeyond is by how much a request must be slower than in stock to count as
+	// harmed.
 	harmedBeyond = 0.10
-	// sliceLength is that of the pieces of a schedule that are drawn again and again.
+	// sliceLength is the length of the pieces of a schedule that are resampled.
 	sliceLength = 5 * time.Second
 )
 
-// answer is a request with what it is compared by.
+// answer is a request with the values by which it is compared.
 type answer struct {
 	Request
 	slice int // of the schedules of all selected blocks
-	// took and slowdown are what the request counts for: what failed counts as the longest
-	// under the same load, of all arms, so that an arm gains nothing by failing. The
-	// slow-down is NaN where the input was not run alone.
+	// took and slowdown are the values that the request counts for. A failed request
+	// counts as the longest under the same load, of all arms, so that an arm gains nothing
+	// by failing. slowdown is NaN if the input was not run alone.
 	took, slowdown float64
 	failed         bool
 	computing      bool // its function does not mostly wait
 	short          bool // it computes, and not for long
 }
 
-// answers are an arm's requests in the blocks with some numbers, and how many slices these
-// have.
+// answers returns an arm's requests in the blocks with these numbers, and how many slices
+// these blocks have.
 func (c *comparison) answers(k combination, arm string, numbers []int, service bool) (all []answer, slices int) {
 	key := fmt.Sprintf("%s %v %s %v %v", k.part, k, arm, numbers, service)
 	found, ok := c.joined[key]
@@ -70,7 +71,7 @@ func (c *comparison) join(k combination, arm string, numbers []int, service bool
 			alone, ok := c.alone[input{r.Function, r.Input}]
 			if ok = ok && alone.Milliseconds > 0 && !service; ok {
 				a.slowdown = r.Milliseconds / alone.Milliseconds
-				// Of an input whose CPU nobody could read, it is not known.
+				// If the input's CPU could not be read, it is not known.
 				a.short = a.computing && alone.CPUMilliseconds > 0 && alone.CPUMilliseconds <= shortCPU
 			}
 			if a.failed {
@@ -88,8 +89,9 @@ func (c *comparison) join(k combination, arm string, numbers []int, service bool
 	return all, len(blocks) * perBlock
 }
 
-// harmed are which of an arm's requests are slower than stock's by more than harmedBeyond,
-// 1 or 0 each, and how many of both there are. What failed in both is not harmed.
+// harmed returns how many of an arm's requests are slower than stock's by more than
+// harmedBeyond, and how many requests both have. A request that failed only under the arm
+// is harmed, one that failed in both is not.
 func (c *comparison) harmed(k combination, arm string) (harmed, of int) {
 	numbers := c.common(k, arm, Stock)
 	mine, _ := c.answers(k, arm, numbers, false)

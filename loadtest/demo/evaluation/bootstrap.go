@@ -11,11 +11,11 @@ import (
 	"libra.dev/libra/loadtest/bench/stats"
 )
 
-// resamples are how often the schedule is put together anew.
+// resamples is how often the schedule is resampled.
 const resamples = 2000
 
-// draws say how often each slice of a schedule is in each resample. The first one is what
-// was measured: each slice once.
+// draws says how often each slice of a schedule is in each resample. The first resample is what was
+// measured: each slice once.
 type draws [][]uint16
 
 func newDraws(seed uint64, units int) draws {
@@ -34,8 +34,8 @@ func newDraws(seed uint64, units int) draws {
 	return d
 }
 
-// drawsOf are the same for all arms of a combination that have the same blocks: what one
-// arm had in a slice is held against what the other had in it.
+// drawsOf returns the same draws for all arms of a combination that have the same blocks: an arm's
+// requests in a slice are compared with the other's in the same slice.
 func (c *comparison) drawsOf(k combination, numbers []int, units int) draws {
 	key := fmt.Sprintf("%v %v %d", k, numbers, units)
 	if _, ok := c.drawn[key]; !ok {
@@ -46,7 +46,7 @@ func (c *comparison) drawsOf(k combination, numbers []int, units int) draws {
 	return c.drawn[key]
 }
 
-// sampled is an arm's figure as it was measured, and then in each resample.
+// sampled returns an arm's figure as it was measured, and then in each resample.
 func (c *comparison) sampled(k combination, arm string, numbers []int, f figure) []float64 {
 	key := fmt.Sprintf("%s %v %s %v %s", k.part, k, arm, numbers, f.name)
 	if _, ok := c.known[key]; !ok {
@@ -75,7 +75,7 @@ func (c *comparison) sample(k combination, arm string, numbers []int, f figure) 
 	return values.figures(f, c.drawsOf(k, numbers, units))
 }
 
-// column are values with the slices that they are of.
+// column is values, each with its slice.
 type column []sliced
 
 type sliced struct {
@@ -85,7 +85,7 @@ type sliced struct {
 
 func (v *column) add(value float64, slice int) { *v = append(*v, sliced{value, slice}) }
 
-// figures are the figure in each of the draws.
+// figures returns the figure in each of the draws.
 func (v column) figures(f figure, d draws) []float64 {
 	units := len(d[0])
 	counts, sums := make([]int, units), make([]float64, units)
@@ -116,13 +116,13 @@ func (v column) figures(f figure, d draws) []float64 {
 	return found
 }
 
-// rankOf is the place of a nearest-rank percentile among n values, from 1.
+// rankOf returns the rank of a nearest-rank percentile among n values, from 1.
 func rankOf(percentile float64, n int) int {
 	return min(max(int(math.Ceil(percentile*float64(n)/100)), 1), n)
 }
 
-// percentile is that of n sorted values, each as often as its slice was drawn. It is
-// looked for from the greatest on: most that are asked for are there.
+// percentile returns a percentile of n sorted values, each counted as often as its slice was drawn.
+// It searches from the greatest down, because most percentiles that are asked for are there.
 func (v column) percentile(times []uint16, n int, percentile float64) float64 {
 	left := n - rankOf(percentile, n) + 1
 	for i := len(v) - 1; i >= 0; i-- {
@@ -133,21 +133,22 @@ func (v column) percentile(times []uint16, n int, percentile float64) float64 {
 	return none
 }
 
-// interval is a figure, or a ratio of two, with its 95 % interval, whose ends are NaN where
-// there were not two slices to draw from.
+// interval is a figure, or a ratio of two, with its 95 % interval. The ends are NaN if there were
+// not two slices to draw from.
 type interval struct {
 	value, low, high float64
-	function         string // of a worst one
+	function         string // of a worst figure
 }
 
 var unmeasured = interval{value: none, low: none, high: none}
 
-// intervalOf is that of what was measured and of its resamples, drawn from so many slices or blocks.
+// intervalOf returns the interval of a measured figure and its resamples, drawn from units slices
+// or blocks.
 func intervalOf(figures []float64, units int) interval {
 	of := interval{value: figures[0], low: none, high: none}
 	drawn := slices.DeleteFunc(slices.Clone(figures[1:]), func(v float64) bool { return math.IsNaN(v) || math.IsInf(v, 0) })
-	// Where many resamples have no value, the others are no sample of what might have been. And one
-	// slice or block is always drawn: that nothing varies then says nothing.
+	// If many resamples have no value, the others are no sample of what might have been measured.
+	// And a single slice or block is drawn every time, so that a lack of variation says nothing.
 	if len(drawn) < len(figures)*9/10 || units < 2 {
 		return of
 	}
@@ -158,12 +159,13 @@ func intervalOf(figures []float64, units int) interval {
 
 func (i interval) measured() bool { return !math.IsNaN(i.value) && !math.IsInf(i.value, 0) }
 
-// known says whether the interval is narrow enough for the ratio to mean something.
+// known reports whether the interval is narrow enough for the ratio to mean something.
 func (i interval) known(tolerance float64) bool {
 	return i.plain().Narrow(tolerance)
 }
 
-// beyond says that a ratio is further from 1 than that of a base to itself, where it was measured again.
+// beyond reports whether a ratio is further from 1 than noise, the ratio of a base to itself. It is
+// true if the base was not measured again.
 func (i interval) beyond(noise interval) bool {
 	return !noise.measured() || math.Abs(math.Log(i.value)) > math.Abs(math.Log(noise.value))
 }

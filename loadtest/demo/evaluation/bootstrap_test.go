@@ -41,8 +41,8 @@ func TestTheOrderOfBlocksDoesNotMatter(t *testing.T) {
 	}
 }
 
-// The interval is wrong in one case of twenty: of many evaluations with a ratio that is
-// known, about as many must have it outside.
+// A 95 % interval misses in one case of twenty: of many evaluations with a known ratio,
+// about as many miss it.
 func TestIntervalsHoldTheRatioThatIsKnown(t *testing.T) {
 	const evaluations, ratio = 60, 0.8
 	for _, f := range []figure{meanSlowdown, p50Short, p95Computing, p99Computing} {
@@ -95,7 +95,7 @@ func TestResamplesDrawAsManySlicesAsThereAre(t *testing.T) {
 	}
 }
 
-// A run of full length must not keep anybody waiting for its report.
+// Nobody must wait long for the report of a full run.
 func TestAFullEvaluationIsReportedInBoundedTime(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes seconds")

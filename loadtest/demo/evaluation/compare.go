@@ -29,30 +29,30 @@ func (k combination) String() string {
 	return said + fmt.Sprintf(", %d pods", k.pods)
 }
 
-// input is one that a function was called with.
+// input is an input of a function.
 type input struct {
 	function string
 	number   int
 }
 
-// comparison is Data in the order in which it is asked for, and what was worked out of it.
+// comparison is Data, arranged for lookups, and the results computed from it.
 type comparison struct {
 	Data
 	blocks map[combination]map[string][]Block // by arm, in the order of their numbers
 	alone  map[input]Alone
 	waits  map[string]bool
-	// longest is how long what failed counts, by combination.
+	// longest is what failed requests count as, by combination.
 	longest map[combination]longest
-	// known are what was worked out already: many tables ask for the same.
+	// joined, known and drawn cache results: many tables ask for the same ones.
 	joined map[string]joined
 	known  map[string][]float64
 	drawn  map[string]draws
 }
 
-// longest are the greatest of all arms of a combination.
+// longest has the greatest values of all arms of a combination.
 type longest struct{ took, slowdown, service float64 }
 
-// compare orders what was measured, and says when it cannot be compared.
+// compare arranges the measurements, and returns an error if they cannot be compared.
 func compare(d Data) (*comparison, error) {
 	c := &comparison{
 		Data: d, blocks: map[combination]map[string][]Block{}, alone: map[input]Alone{}, waits: map[string]bool{},
@@ -80,7 +80,7 @@ func compare(d Data) (*comparison, error) {
 	return c, nil
 }
 
-// check brings the blocks of a combination in order, and says what makes them incomparable.
+// check sorts the blocks of a combination, and returns an error if they cannot be compared.
 func (c *comparison) check(k combination) error {
 	type schedule struct {
 		number int
@@ -98,7 +98,7 @@ func (c *comparison) check(k combination) error {
 				return fmt.Errorf("the arm %s has two blocks with the number %d", arm, b.Number)
 			}
 			of := schedule{number: b.Number}
-			if k.part == PartPlacement { // what the platform leaves was measured for each source of loans
+			if k.part == PartPlacement { // the CPU that the platform leaves was measured for each source of loans
 				of.base = c.base(arm)
 			}
 			other, ok := schedules[of]
@@ -121,7 +121,7 @@ func sameRequest(a, b Request) bool {
 	return a.N == b.N && a.Function == b.Function && a.Set == b.Set && a.Input == b.Input
 }
 
-// with is l with a block's greatest.
+// with returns the greater of l and a block's values.
 func (l longest) with(c *comparison, b Block) longest {
 	for _, r := range b.Requests {
 		l.took = max(l.took, r.Milliseconds)
@@ -139,7 +139,7 @@ func (l longest) with(c *comparison, b Block) longest {
 
 var partsInOrder = []string{PartRequests, PartBystanders, PartCost, PartMemory, PartAblations, PartDemo, PartPlacement}
 
-// combinations are all that were measured, in the order of the report.
+// combinations returns all combinations that were measured, in the order of the report.
 func (c *comparison) combinations() []combination {
 	return slices.SortedFunc(maps.Keys(c.blocks), func(a, b combination) int {
 		return cmp.Or(cmp.Compare(slices.Index(partsInOrder, a.part), slices.Index(partsInOrder, b.part)),
@@ -147,12 +147,12 @@ func (c *comparison) combinations() []combination {
 	})
 }
 
-// of are the combinations of a part.
+// of returns the combinations of a part.
 func (c *comparison) of(part string) []combination {
 	return slices.DeleteFunc(c.combinations(), func(k combination) bool { return k.part != part })
 }
 
-// armsOf are the arms of a combination, in the order of the report.
+// armsOf returns the arms of a combination, in the order of the report.
 func (c *comparison) armsOf(k combination) []string {
 	place := func(name string) int {
 		if i := slices.IndexFunc(c.Arms, func(a Arm) bool { return a.Name == name }); i >= 0 {
@@ -165,10 +165,10 @@ func (c *comparison) armsOf(k combination) []string {
 	})
 }
 
-// has says whether an arm was measured in a combination.
+// has reports whether an arm was measured in a combination.
 func (c *comparison) has(k combination, arm string) bool { return len(c.blocks[k][arm]) > 0 }
 
-// title is what an arm is called in the report.
+// title returns an arm's name in the report.
 func (c *comparison) title(arm string) string {
 	for _, a := range c.Arms {
 		if a.Name == arm && a.Title != "" {
@@ -178,7 +178,8 @@ func (c *comparison) title(arm string) string {
 	return arm
 }
 
-// functions are the names of those that were called in a combination, without their sets.
+// functions returns the names of the functions that were called in a combination, without
+// their sets.
 func (c *comparison) functions(k combination) []string {
 	names := map[string]bool{}
 	for _, blocks := range c.blocks[k] {
@@ -191,7 +192,7 @@ func (c *comparison) functions(k combination) []string {
 	return slices.Sorted(maps.Keys(names))
 }
 
-// numbers are those of an arm's blocks, and common those that two arms have.
+// numbers returns the numbers of an arm's blocks, and common those that two arms have.
 func (c *comparison) numbers(k combination, arm string) []int {
 	var numbers []int
 	for _, b := range c.blocks[k][arm] {
@@ -205,7 +206,7 @@ func (c *comparison) common(k combination, arm, base string) []int {
 	return slices.DeleteFunc(c.numbers(k, arm), func(n int) bool { return !slices.Contains(theirs, n) })
 }
 
-// selected are an arm's blocks with some numbers, in their order.
+// selected returns an arm's blocks with these numbers, in order.
 func (c *comparison) selected(k combination, arm string, numbers []int) []Block {
 	var blocks []Block
 	for _, b := range c.blocks[k][arm] {

@@ -8,7 +8,7 @@ import (
 	"libra.dev/libra/loadtest/demo/report"
 )
 
-// The demo's own figures. Of its few requests, P95 says more than P99, which is one of them.
+// The demo's own figures. With its few requests, P95 says more than P99, which is one of them.
 var (
 	p95Waiting = figure{name: "p95_waiting", title: "P95 of waiting requests", percentile: 95, of: tookWaiting}
 	meanTook   = figure{name: "mean", title: "mean", of: tookAll}
@@ -21,7 +21,7 @@ func tookWaiting(a answer) float64 {
 	return a.took
 }
 
-// What can be told of a ratio to stock.
+// The verdicts on a ratio to stock.
 const (
 	faster  = "faster"
 	slower  = "slower"
@@ -30,8 +30,8 @@ const (
 	notKnown = string(stats.NotKnown)
 )
 
-// told is what can be told of an arm's figure over a base's. What is not further from 1 than the base is from
-// itself, measured again, is not known.
+// told says what can be told about an arm's figure over a base's. A ratio that is no further from 1 than the
+// base's to itself, measured again, is neither faster nor slower.
 func (c *comparison) told(k combination, arm, base, again string, f figure) string {
 	r, noise, tolerance := c.ratio(k, arm, base, f), c.ratio(k, again, base, f), f.tolerance()
 	switch {
@@ -60,8 +60,7 @@ var demoRows = []demoRow{
 	{"somebody else's service: 95 of 100 within", bystanderP95},
 }
 
-// demoDocument is the demo's report: one table that is understood at a glance, and then
-// what it was made of.
+// demoDocument returns the demo's report: one table that is understood at a glance, and then the details.
 func (c *comparison) demoDocument() []section {
 	sections := []section{c.demoGlance(), c.demoFunctions(), c.measured()}
 	for _, k := range c.of(PartDemo) {
@@ -70,7 +69,7 @@ func (c *comparison) demoDocument() []section {
 	return append(sections, c.failuresSection(), c.method())
 }
 
-// demoGlance is what got faster, what did not, and what it cost whom.
+// demoGlance shows what got faster, what did not, and what it cost whom.
 func (c *comparison) demoGlance() section {
 	ratio := c.title(Libra) + " / " + c.title(Stock)
 	t := table{Head: []string{"what", "node", c.title(Stock), c.title(Libra), c.title(NoLimits), ratio, c.title(Libra) + " is"}}
@@ -107,7 +106,7 @@ func (c *comparison) demoGlance() section {
 // busyText says how busy a node is.
 func busyText(k combination) string { return fmt.Sprintf("%d %% busy", k.load) }
 
-// failedTold says how many requests failed, of whom.
+// failedTold says how many requests failed, and under which arms.
 func (c *comparison) failedTold() string {
 	failed := map[string]int{}
 	for _, f := range c.failures() {
@@ -125,7 +124,7 @@ func (c *comparison) failedTold() string {
 	return "Requests that failed, somebody else's among them: " + strings.Join(said, ", ") + "."
 }
 
-// functionsTold names the functions by what can be told of them.
+// functionsTold groups the functions by what can be told of them.
 func (c *comparison) functionsTold(k combination) string {
 	names := map[string][]string{}
 	for _, name := range c.functions(k) {
@@ -143,7 +142,7 @@ func (c *comparison) functionsTold(k combination) string {
 	return strings.Join(said, "; ")
 }
 
-// demoFunctions has each function by itself.
+// demoFunctions shows each function by itself.
 func (c *comparison) demoFunctions() section {
 	t := table{Caption: "How long requests to each function take on average", Head: []string{
 		"function", "mostly", "node", "requests", c.title(Stock), c.title(Libra), c.title(NoLimits), c.title(Libra) + " / " + c.title(Stock), c.title(Libra) + " is", c.title(Again) + " / " + c.title(Stock)}}
@@ -166,7 +165,7 @@ func (c *comparison) demoFunctions() section {
 	return section{Title: "Function by function", Tables: []table{t}}
 }
 
-// demoResults are the demo's results for machines.
+// demoResults returns the demo's results for machines.
 func (c *comparison) demoResults() report.Results {
 	m := map[string]float64{
 		"failed_requests":    float64(len(c.failures())),

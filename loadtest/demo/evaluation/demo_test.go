@@ -13,8 +13,8 @@ var (
 	demoBusy = combination{PartDemo, 90, 10}
 )
 
-// demoOf is a demo in which requests to Libra's functions take so many times as long as
-// stock's, and stock's so many times when it is measured again.
+// demoOf returns a demo in which requests take libra times as long as stock's with
+// Libra, and again times as long when stock is measured again.
 func demoOf(libra, again, noise float64) Data {
 	return synthetic{seed: 5, blocks: 2, requests: 120, noise: noise,
 		arms: map[string]float64{Stock: 1, Again: again, Libra: libra, NoLimits: 0.8}}.data(halfBusy, demoBusy)
@@ -40,7 +40,7 @@ func TestWhatCanBeTold(t *testing.T) {
 	}
 }
 
-// Nothing is called faster or slower that may as well be the other.
+// Nothing is called faster or slower if it may as well be the other.
 func TestWhatIsToldIsWhatTheWholeIntervalSays(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := compared(t, demoOf(rapid.Float64Range(0.5, 2).Draw(t, "libra"), rapid.Float64Range(0.8, 1.25).Draw(t, "again"), rapid.Float64Range(0, 0.9).Draw(t, "noise")))
@@ -65,7 +65,8 @@ func TestResultsOfTheDemo(t *testing.T) {
 	for name, want := range map[string]float64{
 		"failed_requests": 1, "container_restarts": 3, "seconds_total": 5400, "not_known": 0, "requests_90": 240, "libra_cores_40": 0.02,
 		"p50_computing_libra_40": 0.5, "p95_computing_libra_90": 0.5, "p95_waiting_libra_90": 0.5, "bystander_p95_libra_90": 0.5, "p50_computing_no_limits_40": 0.8,
-		// The slowest input of five takes 170 ms and up to four times as long: one request in twenty more than 552 ms.
+		// The slowest of five inputs takes 170 ms, and up to four times that: one
+		// request in twenty takes more than 552 ms.
 		"p95_computing_stock_90_ms": 552, "p95_computing_libra_90_ms": 276,
 		"p95_computing_libra_90_low": 0.5, "p95_computing_libra_90_high": 0.5, "bystander_p95_again_40": 1,
 	} {
@@ -82,7 +83,7 @@ func TestResultsOfTheDemo(t *testing.T) {
 	}
 }
 
-// A terminal has room for it.
+// The table fits a terminal.
 func TestTheDemosTableIsNotTooWide(t *testing.T) {
 	d := demoOf(0.6, 1, 0.9)
 	for i := range d.Arms {

@@ -25,10 +25,11 @@ type table struct {
 
 func (t *table) add(cells ...string) { t.Rows = append(t.Rows, cells) }
 
-// document is the whole report: first what everybody wants to know, last how it was found.
+// document returns the whole report: first what everybody wants to know, last how it was
+// measured.
 func (c *comparison) document() []section {
 	sections := c.worth()
-	// Of ablations alone, no goal is known.
+	// With ablations alone, no goal can be judged.
 	if len(sections) == 0 || len(c.of(PartRequests)) > 0 {
 		sections = append([]section{c.glance(), c.goalsSection(), c.harmedAndUndecided()}, sections...)
 	}
@@ -62,7 +63,7 @@ func (c *comparison) goalsSection() section {
 	}, Tables: []table{t}}
 }
 
-// of names the function that a worst figure is of.
+// of names the function of a worst figure.
 func of(i interval) string {
 	if i.function == "" {
 		return ""
@@ -70,7 +71,7 @@ func of(i interval) string {
 	return " (" + i.function + ")"
 }
 
-// harmedAndUndecided is what a reader must not miss.
+// harmedAndUndecided shows what a reader must not miss.
 func (c *comparison) harmedAndUndecided() section {
 	harmed := table{Caption: "Harmed: slower than in stock, surely", Head: []string{"load", "policy", "what", "of stock (95 % interval)"}}
 	for _, k := range c.of(PartRequests) {
@@ -99,7 +100,7 @@ func (c *comparison) harmedAndUndecided() section {
 			if c.more(k, arm, bystanderP95, bystanderP95.tolerance()) {
 				harmed.add(k.String(), c.title(arm), bystanderP95.title, c.ratio(k, arm, Stock, bystanderP95).String())
 			}
-			// Of CPU, less is worse.
+			// Less CPU is worse.
 			if c.less(k, arm, bystanderCPU, bystanderCPU.tolerance()) {
 				harmed.add(k.String(), c.title(arm), bystanderCPU.title, c.ratio(k, arm, Stock, bystanderCPU).String())
 			}
@@ -199,7 +200,8 @@ func (c *comparison) aloneFunctions() []string {
 	return names
 }
 
-// withoutAlone is how many requests have no slow-down. Those of the part memory need none.
+// withoutAlone returns how many requests have no slow-down, and out of how many. It skips
+// the part memory, whose requests need none.
 func (c *comparison) withoutAlone() (n, of int) {
 	for _, b := range c.Blocks {
 		if b.Part == PartMemory {
@@ -215,7 +217,7 @@ func (c *comparison) withoutAlone() (n, of int) {
 	return n, of
 }
 
-// maxFailuresListed keeps a report of blocks that went wrong readable.
+// maxFailuresListed keeps the report readable when blocks go wrong.
 const maxFailuresListed = 20
 
 func (c *comparison) failuresSection() section {

@@ -1,13 +1,13 @@
 package evaluation
 
-// failure is a request that was not answered, or not rightly.
+// failure is a request that was not answered, or not answered right.
 type failure struct {
 	Block
 	Request
 	service bool // of a bystander
 }
 
-// failures are all of them, in the order in which the blocks were measured.
+// failures returns all failures, in the order in which the blocks were measured.
 func (c *comparison) failures() []failure {
 	var failed []failure
 	for _, b := range c.Blocks {
@@ -28,7 +28,8 @@ func (c *comparison) failures() []failure {
 	return failed
 }
 
-// failedOutside is how many failed in other parts: those of the part memory are its result.
+// failedOutside returns how many requests failed in other parts: failures in the part
+// memory are its result.
 func (c *comparison) failedOutside(part string) int {
 	n := 0
 	for _, f := range c.failures() {

@@ -2,24 +2,25 @@ package evaluation
 
 import "libra.dev/libra/loadtest/bench/stats"
 
-// figure is something that one number says of an arm.
+// figure is a number that describes an arm.
 type figure struct {
 	name  string // unique
 	title string
-	// percentile of the values, nearest rank; 0 is their mean.
+	// percentile is the nearest-rank percentile of the values; 0 means their mean.
 	percentile float64
-	// of is the value of a request; NaN leaves it out. Total is that of a block, for
-	// figures that are not of requests: the figure is their mean.
+	// of returns the value of a request; NaN leaves it out. total returns that of a block,
+	// for figures that are not about requests: the figure is their mean.
 	of    func(answer) float64
 	total func(Block) float64
-	// service says that the bystanders' requests are meant.
+	// service says that the figure is about the bystanders' requests.
 	service bool
-	// worst says that it is worked out for each function, and that the greatest ratio counts.
+	// worst says that the figure is computed for each function, and that the greatest ratio
+	// counts.
 	worst bool
 }
 
-// tolerance is how wide the interval of a ratio may be to each side, as a part of the ratio,
-// and by how much stock again may differ from stock.
+// tolerance returns how wide a ratio's interval may be to each side, as a share of the
+// ratio, and by how much stock again may differ from stock.
 func (f figure) tolerance() float64 {
 	if f.percentile >= 99 {
 		return stats.ToleranceP99
@@ -59,8 +60,8 @@ func slowdownShort(a answer) float64 {
 	return a.slowdown
 }
 
-// The figures that goals and metrics are about. Percentiles over all computing requests
-// are of response times, which users wait for; those over short ones and means are of
+// The figures that goals and metrics are about. Percentiles over all computing requests are
+// of response times, which users wait for. Percentiles over short ones, and means, are of
 // slow-downs, in which a short request counts as much as a long one.
 var (
 	p50Computing = figure{name: "p50_computing", title: "P50 of computing requests", percentile: 50, of: tookComputing}
@@ -111,7 +112,7 @@ var (
 	oomKills   = figure{name: "oom_kills", title: "OOM kills", total: func(b Block) float64 { return float64(b.OOMKills) }}
 )
 
-// ofFunction is the figure over the requests of one function.
+// ofFunction returns the figure over the requests of one function.
 func (f figure) ofFunction(function string) figure {
 	of := f.of
 	f.name, f.worst = f.name+"/"+function, false

@@ -21,7 +21,7 @@ func compared(t interface{ Fatal(...any) }, d Data) *comparison {
 
 var busy = combination{PartRequests, 90, 10}
 
-// bruteForce is a figure worked out as its definition says.
+// bruteForce computes a figure as its definition says.
 func bruteForce(d Data, arm string, numbers []int, f func(r Request, alone Alone, waits bool) (float64, bool), percentile float64) float64 {
 	var values []float64
 	for _, b := range d.Blocks {
@@ -114,7 +114,7 @@ func TestAFailureCountsAsTheLongest(t *testing.T) {
 	for i, b := range d.Blocks {
 		for n, r := range b.Requests {
 			longest = max(longest, r.Milliseconds)
-			// It failed at once: that must not look fast.
+			// A request that failed at once must not look fast.
 			if b.Arm == Libra && n%10 == 0 {
 				d.Blocks[i].Requests[n].Milliseconds, d.Blocks[i].Requests[n].Error = 1, "status 503"
 			}
@@ -155,7 +155,7 @@ func TestWhatCannotBeComparedIsRefused(t *testing.T) {
 
 func TestArmsAreComparedOverTheBlocksThatBothHave(t *testing.T) {
 	d := synthetic{seed: 1, blocks: 4, requests: 50, arms: map[string]float64{Stock: 1, Libra: 0.5}}.data(busy)
-	// Of stock, there is no block 1 and 2, and Libra's are very slow.
+	// Stock lacks blocks 1 and 2, in which Libra is very slow.
 	d.Blocks = slices.DeleteFunc(d.Blocks, func(b Block) bool { return b.Arm == Stock && b.Number <= 2 })
 	for _, b := range d.Blocks {
 		for n := range b.Requests {
@@ -185,7 +185,7 @@ func TestPartialSlicesAreSlicesToo(t *testing.T) {
 	}
 }
 
-// Two parts may have the same load and number of pods, and are not each other's.
+// Two parts may have the same load and number of pods, but must stay apart.
 func TestPartsOfOneLoadAreApart(t *testing.T) {
 	bystanders := combination{PartBystanders, busy.load, busy.pods}
 	d := synthetic{seed: 1, blocks: 2, requests: 40, arms: map[string]float64{Stock: 1}}.data(busy, bystanders)

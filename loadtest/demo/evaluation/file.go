@@ -9,11 +9,11 @@ import (
 	"path/filepath"
 )
 
-// DataFile is the name of what was measured in a command's folder.
+// DataFile is the name of the file with the measurements, in a command's folder.
 const DataFile = "data.json.gz"
 
-// WriteFile writes what was measured so far. An interruption leaves the file that was
-// there before.
+// WriteFile writes the measurements so far. If it is interrupted, the earlier file
+// stays.
 func (d Data) WriteFile(path string) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(path), ".data-*")
 	if err != nil {

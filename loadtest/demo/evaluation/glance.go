@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// glance is what somebody sees who reads nothing else.
+// glance returns the section for readers who read nothing else.
 func (c *comparison) glance() section {
 	s := section{Title: "At a glance", brief: true}
 	shown := []struct {
@@ -77,7 +77,7 @@ func (c *comparison) glance() section {
 	return s
 }
 
-// change is a figure of stock's, of Libra's, and without limits.
+// change shows a figure with stock, with Libra, and without limits.
 func (c *comparison) change(k combination, f figure, format func(float64) string) string {
 	said := format(c.value(k, Stock, f).value) + " → " + format(c.value(k, Libra, f).value)
 	if c.has(k, NoLimits) {
@@ -93,7 +93,8 @@ func between(i interval) string {
 	return fmt.Sprintf(", which may be %s to %s", ratioText(i.low), ratioText(i.high))
 }
 
-// harmedText is which share of an arm's requests are slower than in stock, with stock again's.
+// harmedText returns the share of an arm's requests that are slower than in stock, and
+// stock again's.
 func (c *comparison) harmedText(k combination, arm string) string {
 	said := c.harmedShare(k, arm)
 	if c.has(k, Again) {
@@ -110,7 +111,7 @@ func (c *comparison) harmedShare(k combination, arm string) string {
 	return percentText(float64(harmed) / float64(of))
 }
 
-// price is what it cost whom.
+// price shows what it cost whom.
 func (c *comparison) price() table {
 	t := table{Caption: "What it cost whom", Head: []string{
 		"who", "load", c.title(Stock), c.title(Libra), c.title(Libra) + " / " + c.title(Stock), c.title(NoLimits) + " / " + c.title(Stock),
@@ -150,8 +151,8 @@ func (c *comparison) price() table {
 func libraCPU(u Usage) float64  { return u.Libra }
 func agentsCPU(u Usage) float64 { return u.Agents }
 
-// coresOf is how much CPU was in use on average over an arm's blocks; NaN when there are
-// none, and where it could not be read.
+// coresOf returns how much CPU was in use on average over an arm's blocks; NaN if there
+// are none, or if it could not be read.
 func (c *comparison) coresOf(k combination, arm string, of func(Usage) float64) float64 {
 	if c.Machine.Cores == 0 {
 		return none
@@ -163,7 +164,7 @@ func (c *comparison) coresOf(k combination, arm string, of func(Usage) float64) 
 	return used / passed
 }
 
-// weighed is how many requests of an arm's blocks were weighed, and how soon.
+// weighed returns how many requests of an arm's blocks were weighed, and how soon.
 func (c *comparison) weighed(k combination, arm string) (sum Weighed) {
 	for _, b := range c.blocks[k][arm] {
 		if b.Weighed != nil {

@@ -14,12 +14,12 @@ type goal struct {
 	arm      string
 	baseline string
 	bound    stats.Goal
-	// without is an arm that lacks something of arm. The goal is then about how much of what it is
-	// slower than the baseline that takes off. Empty otherwise.
+	// without is an arm that lacks something that arm has. The goal is then about how much of its
+	// gap to the baseline arm closes. Empty otherwise.
 	without string
 }
 
-// goals are all of them, in the order of the report.
+// goals are all goals, in the order of the report.
 var goals = makeGoals()
 
 func makeGoals() []goal {
@@ -50,7 +50,7 @@ func makeGoals() []goal {
 	return all
 }
 
-// title is what the goal is about.
+// title says what the goal is about.
 func (g goal) title(c *comparison) string {
 	if g.without != "" {
 		return fmt.Sprintf("gap of %s closed by %s, %s", c.title(g.without), c.title(g.arm), g.figure.title)
@@ -65,16 +65,17 @@ func (g goal) wanted() string {
 	return fmt.Sprintf("at most %.2f", g.bound.Bound)
 }
 
-// judged is a goal with what was measured.
+// judged is a goal with its measurement.
 type judged struct {
 	goal
 	ratio   interval
 	noise   interval // the figure of stock again over stock
 	verdict stats.Verdict
-	why     string // it is not known
+	why     string // why it is not known
 }
 
-// judge says which goals hold. Where the hypervisor took CPU from what one is about, it is not known.
+// judge says which goals hold. A goal is not known if the hypervisor took too much CPU from one of
+// its arms.
 func (c *comparison) judge() []judged {
 	var all []judged
 	for _, g := range goals {
@@ -83,7 +84,7 @@ func (c *comparison) judge() []judged {
 			j.ratio = c.ratio(g.k, g.arm, g.baseline, g.figure)
 			j.verdict, j.why = g.bound.Ratio(j.ratio.plain(), j.noise.plain(), g.figure.tolerance())
 		} else if j.ratio = c.closes(g.k, g.arm, g.without, g.baseline, g.figure); !j.ratio.measured() {
-			continue // it is for a run of its own
+			continue // it takes a run of its own
 		} else {
 			j.verdict, j.why = g.bound.Absolute(j.ratio.plain())
 		}
@@ -95,8 +96,8 @@ func (c *comparison) judge() []judged {
 	return all
 }
 
-// closes is how much of what the arm without something is slower than the baseline is gone with
-// it: 1 is all, and 0 nothing.
+// closes returns how much of the gap between the arm without something and the baseline arm
+// closes: 1 is all of it, and 0 nothing.
 func (c *comparison) closes(k combination, arm, without, base string, f figure) interval {
 	both := c.common(k, arm, base)
 	numbers := slices.DeleteFunc(c.numbers(k, without), func(n int) bool { return !slices.Contains(both, n) })
@@ -111,7 +112,7 @@ func (c *comparison) closes(k combination, arm, without, base string, f figure) 
 	return intervalOf(closed, c.units(k, arm, numbers, f))
 }
 
-// disturbed says in how many blocks of some arms the hypervisor took too much; empty is in none.
+// disturbed says in how many blocks of some arms the hypervisor took too much; empty if in none.
 func (c *comparison) disturbed(k combination, arms ...string) string {
 	n := 0
 	for _, arm := range arms {

@@ -25,7 +25,7 @@ func without(d Data, arm string) Data {
 	return d
 }
 
-// tooFew are requests that say little, of stock again exactly what stock's do.
+// tooFew returns too few requests to tell anything. Stock again repeats stock's exactly.
 func tooFew() Data {
 	d := synthetic{seed: 2, blocks: 2, requests: 12, noise: 0.9, arms: map[string]float64{Stock: 1, Libra: 0.7, NoLimits: 1}}.data(busy)
 	for _, b := range slices.Clone(d.Blocks) {
@@ -37,7 +37,7 @@ func tooFew() Data {
 	return d
 }
 
-// robbed has more taken by the hypervisor than a verdict may be given on, in a block.
+// robbed has the hypervisor take CPU from a block of arm, in core-seconds.
 func robbed(d Data, arm string, taken float64) Data {
 	i := slices.IndexFunc(d.Blocks, func(b Block) bool { return b.Arm == arm })
 	d.Blocks[i].CPU.Stolen = taken
@@ -134,7 +134,7 @@ func TestWhatNoiseDoesTooIsNotHarm(t *testing.T) {
 	}
 }
 
-// What the hypervisor took is in the report where somebody looked for it, and nowhere else.
+// The report says what the hypervisor took only if that was measured.
 func TestTheReportSaysWhatTheHypervisorTook(t *testing.T) {
 	d := synthetic{seed: 1, blocks: 1, requests: 20, arms: map[string]float64{Stock: 1, NoLimits: 1}}.data(busy)
 	head := func() []string { return compared(t, d).usageTable(busy).Head }

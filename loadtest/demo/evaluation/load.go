@@ -7,7 +7,7 @@ import (
 	"libra.dev/libra/loadtest/demo/report"
 )
 
-// load is the section of a combination of functions' requests.
+// load returns the section about the functions' requests in a combination.
 func (c *comparison) load(k combination, title string) section {
 	s := section{Title: title, draw: func() ([]figureDrawn, error) { return c.loadPlots(k) }}
 	s.Tables = []table{c.figuresTable(k), c.usageTable(k)}
@@ -53,8 +53,8 @@ func (c *comparison) usageTable(k combination) table {
 	parts := []func(Usage) float64{
 		func(u Usage) float64 { return u.Functions }, libraCPU, func(u Usage) float64 { return u.Platform },
 	}
-	// Not every machine has a hypervisor that takes CPU, nor had every run that was recorded
-	// somebody who looked at it, and at the agents.
+	// Not every machine has a hypervisor that takes CPU, and not every recorded run measured
+	// that, or the agents' use.
 	if slices.ContainsFunc(c.Blocks, func(b Block) bool { return b.CPU.Agents > 0 }) {
 		t.Head, parts = append(t.Head, "Libra's node agents"), append(parts, agentsCPU)
 	}
@@ -102,7 +102,8 @@ func (c *comparison) ratiosTable(k combination, base string) table {
 	return t
 }
 
-// gapClosed is how far from stock's P99 to that without limits an arm's is.
+// gapClosed returns how much of the gap from stock's P99 to that without limits an arm
+// closes.
 func (c *comparison) gapClosed(k combination, arm string) string {
 	closed := c.closes(k, arm, Stock, NoLimits, p99Computing)
 	if unlimited := c.ratio(k, NoLimits, Stock, p99Computing); arm == NoLimits || arm == Again || !closed.measured() || unlimited.value >= 1 {
@@ -131,7 +132,7 @@ func (c *comparison) functionsTable(k combination) table {
 	return t
 }
 
-// calls is how many requests to a function an arm had.
+// calls returns how many requests to a function an arm had.
 func (c *comparison) calls(k combination, arm, function string) string {
 	n := 0
 	for _, b := range c.blocks[k][arm] {
@@ -144,7 +145,7 @@ func (c *comparison) calls(k combination, arm, function string) string {
 	return fmt.Sprint(n)
 }
 
-// makersTable is which request each percentile is the time of.
+// makersTable shows which request makes each percentile.
 func (c *comparison) makersTable(k combination) table {
 	figures := []figure{p50Computing, p95Computing, p99Computing, p50Short, p99SlowdownComputing}
 	t := table{Caption: "Which function and input makes each percentile", Head: []string{"policy"}}
@@ -171,7 +172,7 @@ func (c *comparison) makersTable(k combination) table {
 	return t
 }
 
-// byLoad is how the policies fare as the load grows.
+// byLoad shows how the policies fare as the load grows.
 func (c *comparison) byLoad() section {
 	t := table{Caption: "P99 of computing requests / mean slow-down", Head: []string{"load"}}
 	var arms []string

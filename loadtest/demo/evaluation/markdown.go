@@ -13,7 +13,7 @@ import (
 // MarkdownFile is the name of the report without plots.
 const MarkdownFile = "report.md"
 
-// What would end a cell of Markdown, or the line.
+// cell escapes what ends a Markdown cell or its line.
 var cell = strings.NewReplacer("|", "\\|", "\n", " ", "<", "&lt;")
 
 func writeMarkdown(dir, title string, sections []section) error {
@@ -48,7 +48,7 @@ func writeMarkdown(dir, title string, sections []section) error {
 	return os.WriteFile(filepath.Join(dir, MarkdownFile), out.Bytes(), 0o644)
 }
 
-// writeText writes the short of it, for a terminal.
+// writeText writes the brief sections, for a terminal.
 func writeText(w io.Writer, sections []section) error {
 	for _, s := range sections {
 		if !s.brief {

@@ -9,11 +9,11 @@ import (
 
 // The figures that LIBRA's paper gives (HPDC '23, section 8), by its own definitions.
 
-// p99All is of all requests, as the paper's is.
+// p99All is over all requests, as the paper's is.
 var p99All = figure{name: "p99_all", title: "P99 of all requests", percentile: 99, of: tookAll}
 
-// ofLoans is a figure of what changed hands in a block: products of volume and time, as
-// the paper has them, and not what was lent at the most.
+// ofLoans returns a figure of the loans in a block: products of volume and time, as in
+// the paper, and not the most that was lent.
 func ofLoans(name string, of func(Loans) float64) figure {
 	return figure{name: name, total: func(b Block) float64 {
 		if b.Loans == nil {
@@ -33,14 +33,15 @@ var (
 	safeguards        = ofLoans("safeguards", func(l Loans) float64 { return l.Safeguarded })
 )
 
-// reduction is by which part of stock's P99 an arm's is lower.
+// reduction returns the share by which an arm's P99 is lower than stock's.
 func (c *comparison) reduction(k combination, arm string) interval {
 	r := c.ratio(k, arm, Stock, p99All)
 	return interval{value: 1 - r.value, low: 1 - r.high, high: 1 - r.low}
 }
 
-// speedup is the paper's: of each request (t - t')/t, where t is its time in stock and t'
-// the arm's. It is of the mean over requests, with that of the request that fares worst.
+// speedup returns the paper's speed-up, which is (t - t')/t for a request, where t is its
+// time in stock and t' the arm's: the mean over requests, and that of the request that
+// fares worst.
 func (c *comparison) speedup(k combination, arm string) (mean interval, worst float64) {
 	numbers := c.common(k, arm, Stock)
 	mine, slices := c.answers(k, arm, numbers, false)
@@ -64,8 +65,8 @@ func (c *comparison) speedup(k combination, arm string) (mean interval, worst fl
 	return intervalOf(values.figures(figure{}, c.drawsOf(k, numbers, slices)), len(seen)), worst
 }
 
-// utilisation is the paper's: what functions use of what there is for them, which is what
-// the platform leaves.
+// utilisation returns the paper's utilisation: how much functions use of the CPU that
+// there is for them, which is what the platform leaves.
 func (c *comparison) utilisation(k combination, arm string) float64 {
 	available := float64(c.Machine.Cores) - c.Platform
 	if available <= 0 {
@@ -74,7 +75,7 @@ func (c *comparison) utilisation(k combination, arm string) float64 {
 	return c.coresOf(k, arm, func(u Usage) float64 { return u.Functions }) / available
 }
 
-// safeguardedShare is how often the safeguard gave something back, for each request.
+// safeguardedShare returns how often the safeguard gave something back, per request.
 func (c *comparison) safeguardedShare(k combination, arm string) float64 {
 	requests := 0
 	for _, b := range c.blocks[k][arm] {
@@ -114,7 +115,7 @@ func (c *comparison) paperTable(k combination) table {
 	return t
 }
 
-// percent is an interval of shares.
+// percent formats an interval of shares.
 func (i interval) percent() string {
 	switch {
 	case !i.measured():

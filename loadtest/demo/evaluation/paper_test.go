@@ -8,7 +8,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// The speed-up is equation 1's: its denominator is the time in stock, of the same request.
+// The speed-up is that of equation 1: its denominator is the time of the same request in
+// stock.
 func TestSpeedupsByTheirDefinition(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		d := synthetic{
@@ -46,7 +47,7 @@ func TestLoansAreWhatWasAddedToCounters(t *testing.T) {
 	}
 }
 
-// A run of ablations begins with what they are about, in which no goal can be known.
+// A report of ablations alone begins with them, because no goal can be judged.
 func TestAblationsAloneAreReportedAsSuch(t *testing.T) {
 	arms := map[string]float64{Stock: 1, Libra: 0.5, "libra_fifo": 0.6}
 	w := write(t, synthetic{seed: 1, blocks: 2, requests: 60, noise: 0.1, arms: arms}.data(

@@ -11,8 +11,8 @@ import (
 	"libra.dev/libra/loadtest/demo/report"
 )
 
-// WritePlacements does what WriteReport does with what was measured of placements, each over what it is
-// held against.
+// WritePlacements does what WriteReport does for measurements of placements, each over the one that it is compared
+// with.
 func WritePlacements(dir string, out io.Writer, title string, d Data) error {
 	p, err := comparePlacements(d)
 	if err != nil {
@@ -24,7 +24,7 @@ func WritePlacements(dir string, out io.Writer, title string, d Data) error {
 // placed is a comparison of placements.
 type placed struct {
 	*comparison
-	// whole has all loads and numbers of pods as if they were one.
+	// whole treats all loads and numbers of pods as one.
 	whole *comparison
 }
 
@@ -40,8 +40,7 @@ func comparePlacements(d Data) (*placed, error) {
 	return &placed{c, whole}, err
 }
 
-// atOnce has all blocks of placements in one combination. Those that had the same schedule have the same
-// number in it.
+// atOnce puts all blocks of placements into one combination. Blocks that had the same schedule get the same number.
 func (d Data) atOnce() Data {
 	numbers := map[string]int{}
 	var blocks []Block
@@ -60,7 +59,7 @@ func (d Data) atOnce() Data {
 	return d
 }
 
-// borrowed is what was lent to those who could use it.
+// borrowed is how much CPU was lent to those that could use it.
 var borrowed = acceleratedCPU.named("borrowed_core_s", "borrowed core-seconds")
 
 func (f figure) named(name, title string) figure {
@@ -68,7 +67,7 @@ func (f figure) named(name, title string) figure {
 	return f
 }
 
-// beyondAlone is what a block's requests use beyond user allocations when each of them has a worker to itself: about as
+// beyondAlone is how much CPU a block's requests use beyond user allocations if each has a worker to itself: about as
 // much could be borrowed.
 func (c *comparison) beyondAlone() figure {
 	allocated := map[string]float64{}
@@ -85,11 +84,10 @@ func (c *comparison) beyondAlone() figure {
 	}}
 }
 
-// meanOf is how long requests to a function take on average.
+// meanOf is the mean response time of a function's requests.
 func meanOf(function string) figure { return meanTook.ofFunction(function) }
 
-// The goal: by coverage, so many times as much is borrowed as by hash, and at no load requests take
-// longer.
+// The goal: with coverage, this many times as much is borrowed as with hash, and at no load requests take longer.
 const (
 	coverageArm     = "coverage"
 	coverageBorrows = 1.3
@@ -97,17 +95,17 @@ const (
 	p99NoMoreThan   = 1 + stats.ToleranceP99
 )
 
-// over is an arm's figure over that of what it is held against.
+// over returns an arm's figure over that of the arm that it is compared with.
 func (c *comparison) over(k combination, arm string, f figure) interval {
 	return c.ratio(k, arm, c.base(arm), f)
 }
 
-// toldOver is what can be told of it.
+// toldOver says what can be told about that ratio.
 func (c *comparison) toldOver(k combination, arm string, f figure) string {
 	return c.told(k, arm, c.base(arm), c.base(arm)+AgainSuffix, f)
 }
 
-// held are the arms of a combination that are held against another.
+// held returns the arms of a combination that are compared with another.
 func (c *comparison) held(k combination) []string {
 	return slices.DeleteFunc(c.armsOf(k), func(arm string) bool {
 		base := c.base(arm)
@@ -126,7 +124,7 @@ func (p *placed) document() []section {
 	return append(sections, p.failuresSection(), p.method())
 }
 
-// glance is what somebody sees who reads nothing else.
+// glance returns the section for readers who read nothing else.
 func (p *placed) glance() section {
 	s := section{Title: "At a glance", brief: true}
 	t := table{Caption: "Over hash under the same source, with 95 % intervals", Head: []string{"load", "placement", p99Computing.title, "", meanSlowdown.title, "", borrowed.title}}
@@ -155,7 +153,7 @@ func (p *placed) glance() section {
 	return s
 }
 
-// goal is what coverage is to reach.
+// goal shows whether coverage reaches its goal.
 func (p *placed) goal() section {
 	t := table{Head: []string{"load", "figure", "wanted", "measured (95 % interval)", "hash again", "verdict"}}
 	judge := func(c *comparison, k combination, f figure, g stats.Goal) {
@@ -180,8 +178,8 @@ func (p *placed) goal() section {
 	}}
 }
 
-// judgePlacement says whether a ratio reaches a goal: if all of its interval does, and it is further from the
-// bound than the noise is from 1.
+// judgePlacement says whether a ratio reaches a goal. That is known if its whole interval is on one side of the bound,
+// and the ratio is further from the bound than the noise is from 1.
 func judgePlacement(g stats.Goal, ratio, noise interval) (v stats.Verdict, why string) {
 	v, why = g.Absolute(ratio.plain())
 	switch {
@@ -195,7 +193,7 @@ func judgePlacement(g stats.Goal, ratio, noise interval) (v stats.Verdict, why s
 	return v, why
 }
 
-// choices is in how many cases there was any.
+// choices shows how often requests had a choice.
 func (p *placed) choices() section {
 	t := table{Caption: "Where requests could go", Head: []string{
 		"load", "placement", "requests", "with a choice", "moved to another pod than Knative picked", "no other pod had a slot", "otherwise as Knative said",
@@ -247,10 +245,10 @@ func (p Placed) grantedText() string {
 	return fmt.Sprintf("%.1f, %s", p.Promised, percentText(p.Granted/p.Promised))
 }
 
-// of is the figure alone, in a format.
+// of formats the figure without its interval.
 func (i interval) of(format string) string { return report.Number(format, i.value) }
 
-// functionsTold says where a placement did not help: for whom, at which load.
+// functionsTold shows where a placement did not help: for which functions, at which load.
 func (p *placed) functionsTold() section {
 	t := table{Caption: "Functions by how long their requests take on average, over hash", Head: []string{"load", "placement", faster, slower, theSame, notKnown}}
 	for _, k := range p.of(PartPlacement) {
@@ -270,7 +268,7 @@ func (p *placed) functionsTold() section {
 	return section{Title: "Where it did not help", Tables: []table{t}}
 }
 
-// functionsOver has each function by itself.
+// functionsOver shows each function by itself.
 func (p *placed) functionsOver(k combination) table {
 	arms := p.held(k)
 	if len(arms) == 0 {
@@ -300,7 +298,7 @@ func (p *placed) method() section {
 	}}
 }
 
-// results are those for machines. What was not measured is absent.
+// results returns the results for machines. Whatever was not measured is absent.
 func (p *placed) results() report.Results {
 	m := map[string]float64{"failed_requests": float64(len(p.failures())), "seconds_total": p.Elapsed.Seconds()}
 	put := func(c *comparison, k combination, of string) {

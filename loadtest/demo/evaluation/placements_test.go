@@ -19,8 +19,8 @@ var (
 	manyPods = combination{PartPlacement, 90, 4}
 )
 
-// placing is a small evaluation of placements, of each of which response times are so many times
-// hash's, and so many core-seconds are borrowed in a block.
+// placing is a small evaluation of placements. times has each placement's response times, relative to hash's, and
+// borrows the core-seconds that it borrows in a block.
 type placing struct {
 	times, borrows map[string]float64
 	noise          float64
@@ -57,8 +57,8 @@ func placedOver(t testing.TB, d Data) *placed {
 
 func near(got, want float64) bool { return math.Abs(got-want) <= 1e-9*math.Abs(want) }
 
-// Each source of loans has a schedule of its own, as the platform leaves another part of the CPU, and is held
-// against itself.
+// Each source has a schedule of its own, because the platform leaves another part of the CPU, and is compared with
+// itself.
 func TestPlacementsOfEachSourceHaveTheirSchedule(t *testing.T) {
 	borrows := map[string]float64{"hash": 2, "coverage": 3, "node_hash": 2, "node_coverage": 3}
 	d := placing{times: map[string]float64{"hash": 1, "coverage": 0.8}, borrows: borrows}.data(fewPods)
@@ -95,7 +95,7 @@ func TestPlacementsAreOverHash(t *testing.T) {
 				t.Errorf("%s is %v, want %v", name+of, got, want)
 			}
 		}
-		// All times are alike, and all blocks: so are all resamples.
+		// All times are the same, and all blocks, so all resamples are.
 		for _, name := range []string{"p99_computing_coverage", "mean_slowdown_coverage", "borrowed_core_s_coverage"} {
 			if low, high := m[name+of+"_low"], m[name+of+"_high"]; !near(low, m[name+of]) || !near(high, m[name+of]) {
 				t.Errorf("%s is %v to %v, where nothing varies", name+of, low, high)
@@ -110,7 +110,7 @@ func TestPlacementsAreOverHash(t *testing.T) {
 	}
 }
 
-// All loads at once are all blocks of all loads: what is borrowed is added up.
+// All loads at once are all blocks of all loads: borrowed core-seconds are added up.
 func TestAllLoadsAtOnceAreAddedUp(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		a := rapid.Float64Range(0.1, 9)
@@ -165,8 +165,7 @@ func TestNobodyCountsChoicesOfStock(t *testing.T) {
 	}
 }
 
-// What the report says of the goal follows from the whole interval, and where a placement did not help
-// it says so by function.
+// The report judges the goal by the whole interval, and says by function where a placement did not help.
 func TestTheReportOfPlacements(t *testing.T) {
 	for name, c := range map[string]struct {
 		times, borrows float64
@@ -194,7 +193,7 @@ func TestTheReportOfPlacements(t *testing.T) {
 	}
 }
 
-// Without noise, or with, nothing is called faster whose interval has 1 in it.
+// With or without noise, nothing is called faster if its interval has 1 in it.
 func TestWhatIsToldOfPlacements(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		d := placing{
@@ -252,8 +251,8 @@ func TestPlacedSince(t *testing.T) {
 	}
 }
 
-// With two cores, an input of 300 ms of CPU that takes 200 ms uses 200 ms more than what half a core has in that time;
-// one that mostly waits uses nothing beyond its allocation.
+// On two cores, an input that uses 300 ms of CPU in 200 ms uses 200 ms more than half a core has in that time; one
+// that mostly waits uses nothing beyond its allocation.
 func TestWhatCouldBeBorrowed(t *testing.T) {
 	d := Data{
 		Functions: []Function{{Name: "compute", Limit: api.Resources{CPUMilli: 500}}, {Name: "wait", Limit: api.Resources{CPUMilli: 1000}}},

@@ -28,7 +28,7 @@ var (
 	otherColors = []color.Color{plot.Amber, plot.Olive, plot.Blue, plot.Green}
 )
 
-// series is one of an arm, in its colour. Ablations are dashed.
+// series returns the line of an arm, in its colour. Ablations are dashed.
 func (c *comparison) series(arm string, points plotter.XYs) plot.Series {
 	s := plot.Series{Name: c.title(arm), Points: points}
 	if shade, ok := armColors[arm]; ok {
@@ -40,7 +40,7 @@ func (c *comparison) series(arm string, points plotter.XYs) plot.Series {
 	return s
 }
 
-// drawn draws lines, and nothing where there is none.
+// drawn draws lines, and nothing if there are none.
 func drawn(title string, axes plot.Axes, lines []plot.Series) ([]figureDrawn, error) {
 	if !slices.ContainsFunc(lines, func(s plot.Series) bool { return len(s.Points) > 0 }) {
 		return nil, nil
@@ -52,7 +52,7 @@ func drawn(title string, axes plot.Axes, lines []plot.Series) ([]figureDrawn, er
 	return []figureDrawn{{title, template.HTML(svg)}}, nil
 }
 
-// slowdownsShown are those in the plots: what is beyond is at the edge.
+// slowdownsShown is the greatest slow-down in the plots: those beyond are at the edge.
 const slowdownsShown = 10
 
 func (c *comparison) loadPlots(k combination) ([]figureDrawn, error) {
@@ -108,13 +108,13 @@ func (c *comparison) byLoadPlots() ([]figureDrawn, error) {
 	return figures, nil
 }
 
-// GlanceFile is the name of the picture of what is at a glance.
+// GlanceFile is the name of the file with the plot of the section at a glance.
 const GlanceFile = "glance.svg"
 
 var glanceArms = []string{Again, NoLimits, Libra}
 
-// glancePlot shows what became of P99 of computing requests, of stock's; nothing where stock or Libra
-// was not measured.
+// glancePlot plots P99 of computing requests over stock's. It draws nothing if stock or Libra was not
+// measured.
 func (c *comparison) glancePlot() (figureDrawn, bool, error) {
 	var names []string
 	var kinds []plot.Ratios
@@ -141,7 +141,7 @@ func (c *comparison) glancePlot() (figureDrawn, bool, error) {
 	return figureDrawn{title, template.HTML(svg)}, true, err
 }
 
-// writeGlance writes the same as a file of its own, for other pages.
+// writeGlance writes the plot to a file of its own, for other pages.
 func (c *comparison) writeGlance(dir string) error {
 	f, shown, err := c.glancePlot()
 	if err != nil || !shown {

@@ -2,7 +2,7 @@ package evaluation
 
 import "math"
 
-// units is how many slices, or blocks, a figure is drawn from.
+// units returns how many slices, or blocks, a figure is drawn from.
 func (c *comparison) units(k combination, arm string, numbers []int, f figure) int {
 	if f.total != nil {
 		return len(numbers)
@@ -17,7 +17,7 @@ func (c *comparison) units(k combination, arm string, numbers []int, f figure) i
 	return len(seen)
 }
 
-// value is an arm's figure, over all of its blocks.
+// value returns an arm's figure, over all of its blocks.
 func (c *comparison) value(k combination, arm string, f figure) interval {
 	numbers := c.numbers(k, arm)
 	if len(numbers) == 0 {
@@ -26,7 +26,7 @@ func (c *comparison) value(k combination, arm string, f figure) interval {
 	return intervalOf(c.sampled(k, arm, numbers, f), c.units(k, arm, numbers, f))
 }
 
-// ratio is an arm's figure over another's, of the blocks that both have.
+// ratio returns an arm's figure over another's, in the blocks that both have.
 func (c *comparison) ratio(k combination, arm, base string, f figure) interval {
 	if f.worst {
 		return c.worst(k, arm, base, f)
@@ -48,8 +48,8 @@ func over(figures, base []float64) []float64 {
 	return ratios
 }
 
-// worst is the greatest of the functions' ratios. In each resample that may be another
-// function's.
+// worst returns the greatest of the functions' ratios. In each resample that may be
+// another function's.
 func (c *comparison) worst(k combination, arm, base string, f figure) interval {
 	numbers := c.common(k, arm, base)
 	if len(numbers) == 0 {
@@ -77,7 +77,7 @@ func (c *comparison) worst(k combination, arm, base string, f figure) interval {
 	return of
 }
 
-// maker is the request that an arm's percentile is the time or the slow-down of.
+// maker returns the request whose time or slow-down is an arm's percentile.
 func (c *comparison) maker(k combination, arm string, f figure) (answer, bool) {
 	answers, _ := c.answers(k, arm, c.numbers(k, arm), f.service)
 	var found answer
@@ -91,9 +91,9 @@ func (c *comparison) maker(k combination, arm string, f figure) (answer, bool) {
 	return found, false
 }
 
-// more and less say that an arm's figure is surely greater or less than stock's, by more
-// than so much: the whole interval does, and stock measured again, where
-// it was, did not differ as much from itself.
+// more and less report whether an arm's figure is surely greater or less than stock's,
+// by more than by: the whole interval is, and the ratio is further from 1 than that of
+// stock measured again, if it was.
 func (c *comparison) more(k combination, arm string, f figure, by float64) bool {
 	r := c.ratio(k, arm, Stock, f)
 	return r.low > 1+by && c.beyondNoise(k, arm, f)

@@ -13,7 +13,7 @@ import (
 	"libra.dev/libra/loadtest/demo/report"
 )
 
-// The figures that the docs quote can be worked out again from what is recorded beside them.
+// The figures that the docs quote can be computed again from the data recorded beside them.
 func TestRecordedRuns(t *testing.T) {
 	const recorded = "../../../docs/evaluation"
 	for run, by := range map[string]func(dir string, out io.Writer, title string, d Data) error{

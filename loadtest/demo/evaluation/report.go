@@ -9,8 +9,8 @@ import (
 	"libra.dev/libra/loadtest/demo/report"
 )
 
-// WriteReport writes into dir what came out: as a page with plots, as Markdown and as
-// numbers for machines. The short of it, what is at a glance and the goals, goes to out.
+// WriteReport writes the results into dir: as a page with plots, as Markdown and as
+// numbers for machines. The brief sections, at a glance and the goals, go to out.
 func WriteReport(dir string, out io.Writer, title string, d Data) error {
 	c, err := compare(d)
 	if err != nil {
@@ -22,7 +22,7 @@ func WriteReport(dir string, out io.Writer, title string, d Data) error {
 	return writeAll(dir, out, title, c.document(), c.results())
 }
 
-// WriteDemo does the same with what the demo measured. To out goes its one table.
+// WriteDemo does the same with the demo's measurements. Its one table goes to out.
 func WriteDemo(dir string, out io.Writer, title string, d Data) error {
 	c, err := compare(d)
 	if err != nil {

@@ -19,10 +19,10 @@ import (
 
 var update = flag.Bool("update", false, "write the reports that are held against what comes out")
 
-// written is all that a report writes.
+// written is everything that a report writes.
 type written struct {
 	page, markdown, text string
-	glance               string // empty where nothing was drawn
+	glance               string // empty if nothing was drawn
 	metrics              map[string]float64
 }
 
@@ -106,7 +106,7 @@ func TestReportsOfMuchLittleAndNothing(t *testing.T) {
 		"one arm":    {alone, 2 + 2},
 		"nothing":    {Data{}, 0},
 		"all failed": {everyoneFailed, 1 + 2 + 2},
-		// Without slow-downs and titles, there is P99 at a glance, but no arm to draw it of by load.
+		// Without slow-downs and titles there is P99 at a glance, but no arm to draw it for by load.
 		"nothing is known of functions": {unknown, 1},
 	} {
 		w := write(t, c.data)
@@ -234,7 +234,7 @@ func TestAFailureIsInEveryReport(t *testing.T) {
 	}
 }
 
-// What is read again makes the same report.
+// Data that is read back makes the same report.
 func TestDataIsReadAgain(t *testing.T) {
 	file := filepath.Join(t.TempDir(), DataFile)
 	d := small()

@@ -6,7 +6,8 @@ import (
 	"libra.dev/libra/loadtest/demo/report"
 )
 
-// results are the evaluation's results for machines. What was not measured is absent.
+// results returns the evaluation's results for machines. Whatever was not measured is
+// absent.
 func (c *comparison) results() report.Results {
 	m := map[string]float64{
 		"undecided":       float64(undecided(c.judge())),
@@ -14,7 +15,7 @@ func (c *comparison) results() report.Results {
 	}
 	put := func(name string, i interval) {
 		if i.measured() {
-			// NaN is left out when it is written.
+			// Results.Write leaves NaN out.
 			m[name], m[name+"_low"], m[name+"_high"] = i.value, i.low, i.high
 		}
 	}
@@ -99,7 +100,7 @@ func (i interval) times(by float64) interval {
 	return i
 }
 
-// requests is how many an arm had in a combination.
+// requests returns how many requests an arm had in a combination.
 func (c *comparison) requests(k combination, arm string) int {
 	n := 0
 	for _, b := range c.blocks[k][arm] {

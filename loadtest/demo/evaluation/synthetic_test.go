@@ -8,13 +8,14 @@ import (
 	"libra.dev/libra/pkg/api"
 )
 
-// synthetic is a small evaluation: of each arm, response times are so many times stock's.
+// synthetic is a small evaluation. arms has each arm's response times, relative to
+// stock's.
 type synthetic struct {
 	seed     uint64
 	blocks   int
 	requests int // of a block
 	arms     map[string]float64
-	// noise is by how much a response time is off, at most, as a part of it.
+	// noise is by how much a response time is off at most, as a share of it.
 	noise float64
 }
 
@@ -30,7 +31,7 @@ func (s synthetic) data(combinations ...combination) Data {
 	for i, f := range syntheticFunctions {
 		d.Functions = append(d.Functions, Function{Name: f, Set: 1, Limit: api.Resources{CPUMilli: 500, MemoryBytes: 128 << 20}, Waits: f == "wait", Concurrency: int64(i)})
 		for n := range syntheticInputs {
-			// Of each function, two inputs are not short.
+			// One input of each function is not short.
 			ms := float64(10 * (1 + n*n))
 			d.Alone = append(d.Alone, Alone{Function: f, Input: n, Size: 1000, Milliseconds: ms, CPUMilliseconds: ms})
 		}

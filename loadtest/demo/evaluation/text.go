@@ -9,10 +9,10 @@ import (
 
 func ratioText(v float64) string { return report.Ratio(v) }
 
-// percentText has no zero below zero.
+// percentText formats a share, with no negative zero.
 func percentText(v float64) string { return report.Number("%.0f %%", math.Round(100*v)+0) }
 
-// String is a ratio with its interval.
+// String formats a ratio with its interval.
 func (i interval) String() string {
 	switch {
 	case !i.measured():
@@ -23,7 +23,8 @@ func (i interval) String() string {
 	return fmt.Sprintf("%s (%s to %s)", ratioText(i.value), ratioText(i.low), ratioText(i.high))
 }
 
-// marked is a ratio that is said not to be known where its interval is too wide.
+// marked formats a ratio, with a question mark if its interval is too wide for
+// it to be known.
 func (i interval) marked(f figure) string {
 	if i.measured() && !i.known(f.tolerance()) {
 		return i.String() + " ?"
@@ -31,10 +32,10 @@ func (i interval) marked(f figure) string {
 	return i.String()
 }
 
-// times is how often as long as alone.
+// times formats a slow-down.
 func times(v float64) string { return report.Number("%.1f×", v) }
 
-// milliseconds with their unit.
+// milliseconds formats a time with its unit.
 func milliseconds(v float64) string {
 	if math.IsNaN(v) {
 		return "-"

@@ -1,6 +1,6 @@
 package evaluation
 
-// worth is what Libra is without some of it, over what it is with it.
+// worth shows Libra without some of its parts, over Libra with them.
 func (c *comparison) worth() []section {
 	t := table{Caption: "Libra without some of it, over Libra with it (95 % interval)", Head: []string{
 		"load", "policy", "over", p99Computing.title, meanSlowdown.title, p50Short.title, bystanderP95.title, bystanderCPU.title}}
@@ -24,7 +24,8 @@ func (c *comparison) worth() []section {
 	}})
 }
 
-// base is the arm that an ablation is without some of it; empty of others.
+// base returns the arm that an ablation or a placement is compared with;
+// empty for others.
 func (c *comparison) base(arm string) string {
 	for _, a := range c.Arms {
 		if a.Name == arm {

@@ -20,7 +20,7 @@ const (
 	height = 8 * vg.Centimeter
 )
 
-// Told apart by people who do not see every colour.
+// Colours that people who do not see every colour can tell apart.
 var (
 	Grey   = color.RGBA{R: 0x99, G: 0x99, B: 0x99, A: 0xff}
 	Black  = color.RGBA{A: 0xff}
@@ -41,21 +41,21 @@ type Series struct {
 	Points plotter.XYs
 }
 
-// Axes say what is on the axes of a plot, and where it has room for the legend.
+// Axes describes the axes of a plot, and where it has room for the legend.
 type Axes struct {
 	X, Y string
-	// Without both, the legend is at the lower right. On the right at the top, room is made
-	// for it above the plot.
+	// Without both, the legend is at the lower right. At the top right, room is made for it
+	// above the plot.
 	LegendOnTop, LegendOnLeft bool
-	// FromX and ToX are the part that is shown, the whole where they are equal.
+	// FromX and ToX bound the part that is shown; if they are equal, all is.
 	FromX, ToX float64
 }
 
-// mostSteps keeps the page of many values small: a plot is not wide enough to show more.
+// mostSteps keeps a page with many values small: a plot is not wide enough to show more.
 const mostSteps = 400
 
-// CDF is which share of the values is at most how large. Of very many values it has some,
-// evenly spread by their rank.
+// CDF returns the cumulative distribution of the values: which share is at most how large.
+// From very many values it takes some, evenly spread by rank.
 func CDF(values []float64) plotter.XYs {
 	sorted := slices.Sorted(slices.Values(values))
 	steps := min(len(sorted), mostSteps)
@@ -120,7 +120,7 @@ func (a Axes) plot() *plot.Plot {
 	return p
 }
 
-// visible moves what is outside the part that is shown to its edge: gonum draws beyond it.
+// visible moves points outside the shown part to its edge: gonum would draw them beyond it.
 func (a Axes) visible(points plotter.XYs) plotter.XYs {
 	if a.FromX == a.ToX {
 		return points
@@ -139,7 +139,7 @@ func svg(p *plot.Plot) (string, error) {
 	if _, err := canvas.WriteTo(&out); err != nil {
 		return "", fmt.Errorf("write a plot: %w", err)
 	}
-	// Inside a page there is no room for the XML declaration before the element.
+	// Inside a page, no XML declaration may come before the element.
 	if start := bytes.Index(out.Bytes(), []byte("<svg")); start > 0 {
 		out.Next(start)
 	}

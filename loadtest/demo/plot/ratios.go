@@ -12,13 +12,13 @@ import (
 	"gonum.org/v1/plot/vg/draw"
 )
 
-// Ratio is a ratio with its interval, of which no end is NaN.
+// Ratio is a ratio with its interval, neither end of which is NaN.
 type Ratio struct {
-	At               int // which of the names it is under
+	At               int // index of the name that it is under
 	Value, Low, High float64
 }
 
-// Ratios are those of one thing to another, under each of some names.
+// Ratios are the ratios of one thing to another, under some of the names.
 type Ratios struct {
 	Name  string
 	Color color.Color
@@ -26,7 +26,7 @@ type Ratios struct {
 }
 
 // Dots draws ratios with their intervals, each kind beside the one before, on a scale on which half
-// and twice are as far from 1. Names are on the X axis.
+// and twice are equally far from 1. Names are on the X axis.
 func Dots(axes Axes, names []string, kinds []Ratios) (string, error) {
 	p := axes.plot()
 	p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, plot.ConstantTicks(ratioTicks)
@@ -63,7 +63,7 @@ func Dots(axes Axes, names []string, kinds []Ratios) (string, error) {
 	}
 	p.X.Min, p.X.Max = -0.5, float64(len(names))-0.5
 	p.Legend.YOffs = -vg.Points(4)
-	// Above the highest, the legend has its place.
+	// The legend is above the highest ratio.
 	p.Y.Min, p.Y.Max = least*0.9, most*math.Pow(1.25, float64(len(kinds)))
 	return svg(p)
 }

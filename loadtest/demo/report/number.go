@@ -5,7 +5,7 @@ import (
 	"math"
 )
 
-// Number is v as the format says, or a dash when there is none.
+// Number formats v, or returns a dash if v is NaN or infinite.
 func Number(format string, v float64) string {
 	if math.IsNaN(v) || math.IsInf(v, 0) {
 		return "-"
@@ -13,7 +13,8 @@ func Number(format string, v float64) string {
 	return fmt.Sprintf(format, v)
 }
 
-// MS is a time in milliseconds. The small ones have a digit more: theirs is the overhead.
+// MS formats a time in milliseconds. Times below 100 have a digit more: the overhead
+// shows in them.
 func MS(v float64) string {
 	if v < 100 {
 		return Number("%.1f", v)
@@ -21,5 +22,5 @@ func MS(v float64) string {
 	return Number("%.0f", v)
 }
 
-// Ratio is a ratio to two digits.
+// Ratio formats a ratio with two decimals.
 func Ratio(v float64) string { return Number("%.2f", v) }

@@ -1,5 +1,5 @@
-// Package report is what commands that measure something have in common: percentiles, how
-// numbers are written, and the results for machines.
+// Package report has what all measuring commands share: percentiles, number formats, and
+// the results for machines.
 package report
 
 import (
@@ -10,10 +10,11 @@ import (
 	"path/filepath"
 )
 
-// ResultsFile is the name of the results for machines in a command's folder.
+// ResultsFile is the name of the file with the results for machines, in a command's
+// folder.
 const ResultsFile = "results.json"
 
-// Results is what every command that measures something leaves for machines.
+// Results is what every measuring command leaves for machines.
 type Results struct {
 	Machine string `json:"machine"`
 	Commit  string `json:"commit"`

@@ -7,7 +7,8 @@ import (
 
 // Percentile is the nearest-rank percentile: the smallest value that at least p
 // per cent of the values do not exceed. So it is always a value that was seen,
-// and P99 of fewer than 100 values is the largest. It is NaN of no values.
+// and P99 of fewer than 100 values is the largest. It is NaN if there are no
+// values.
 func Percentile(values []float64, p float64) float64 {
 	if len(values) == 0 {
 		return math.NaN()

@@ -1,6 +1,6 @@
-// Package schedule makes the load of chaos and of what Libra learns from before end-to-end
-// tests: which request goes to which function when. The same seed always makes the same
-// requests.
+// Package schedule makes the load for chaos, and for Libra's lessons before end-to-end
+// tests: which request goes to which function, and when. The same seed always makes the
+// same requests.
 package schedule
 
 import (
@@ -16,14 +16,14 @@ import (
 // Plain is the service that did not opt in to Libra.
 const Plain = "plain"
 
-// Functions are those that opted in: over-provisioned, over-provisioned,
-// under-provisioned, and the one whose cost follows the content.
+// Functions are the functions that opted in: two over-provisioned ones, an
+// under-provisioned one, and one whose cost follows the content.
 var Functions = []string{"uploader", "dynamichtml", "compression", "pagerank"}
 
 // All are the functions and the service that did not opt in.
 var All = append(slices.Clone(Functions), Plain)
 
-// Corpus is the text that bodies are cut from.
+// Corpus returns the text that bodies are cut from.
 func Corpus() []byte { return inputs.Corpus() }
 
 // Request is one request of a schedule, as the k6 script reads it.
@@ -32,10 +32,10 @@ type Request struct {
 	AtMS     int64  `json:"at_ms"`
 	Function string `json:"function"`
 	Size     int    `json:"size"` // of the body, in bytes
-	// Body is the body, or empty: then it is Size bytes of the corpus at Offset.
+	// Body is the body. If it is empty, the body is Size bytes of the corpus at Offset.
 	Body   string `json:"body,omitempty"`
 	Offset int    `json:"offset,omitempty"`
-	// Expect is what the answer must say it did.
+	// Expect is what the answer must say the function did.
 	Expect map[string]int64 `json:"expect"`
 }
 
@@ -73,7 +73,7 @@ var loads = map[string]load{
 	}},
 }
 
-// Generate makes the requests of length, in the order of their times.
+// Generate makes a schedule of length, in the order of its times.
 func Generate(seed uint64, length time.Duration, corpus []byte) []Request {
 	var requests []Request
 	for _, function := range All {
@@ -100,7 +100,7 @@ func Generate(seed uint64, length time.Duration, corpus []byte) []Request {
 	return requests
 }
 
-// Smallest are the requests with the smallest body of each function.
+// Smallest returns, of each function, the request with the smallest body.
 func Smallest(requests []Request) map[string]Request {
 	smallest := map[string]Request{}
 	for _, r := range requests {
@@ -113,7 +113,7 @@ func Smallest(requests []Request) map[string]Request {
 
 func perUnit(units int, each time.Duration) time.Duration { return time.Duration(units) * each }
 
-// requestOf is the request that has an input for its body.
+// requestOf returns the request that has an input for its body.
 func requestOf(in inputs.Input) Request {
 	r := Request{Size: len(in.Body), Expect: in.Expect}
 	if in.Cut {

@@ -1,21 +1,21 @@
 // Package glyph draws the things that the image recognition knows: it learns from
-// these drawings, and pictures for it are made of them.
+// these drawings, and its pictures are made of them.
 package glyph
 
 import "math"
 
-// Side is that of the square that a thing is in, in pixels.
+// Side is the side of the square that a thing is in, in pixels.
 const Side = 28
 
 // Thing is a kind of thing.
 type Thing struct {
 	Name string
-	// covers says whether a thing is at a place, in units of half a side from
-	// the middle.
+	// covers reports whether the thing is at a place, in units of half a side
+	// from the middle.
 	covers func(x, y float64) bool
 }
 
-// Things are all that are known.
+// Things are all known things.
 var Things = []Thing{
 	{"disc", func(x, y float64) bool { return math.Hypot(x, y) < 0.7 }},
 	{"ring", func(x, y float64) bool { r := math.Hypot(x, y); return r > 0.45 && r < 0.8 }},
@@ -29,10 +29,10 @@ var Things = []Thing{
 
 func stripe(x float64) bool { return int(math.Floor((x+1)*2.5))%2 == 0 }
 
-const edge = 2 // pixels around a thing that are empty
+const edge = 2 // empty pixels around a thing
 
-// Covers says whether a thing in a square is at the pixel (x, y) of it, moved by
-// (dx, dy) pixels, -1 to 1 each, from the middle.
+// Covers reports whether the thing is at pixel (x, y) of its square, when it is
+// moved by (dx, dy) pixels, -1 to 1 each, from the middle.
 func (t Thing) Covers(x, y, dx, dy int) bool {
 	x, y = x-dx, y-dy
 	if min(x, y) < edge || max(x, y) >= Side-edge {

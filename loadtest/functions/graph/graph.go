@@ -1,6 +1,6 @@
 // Package graph makes the random graphs that the functions on graphs work on. The
-// body of a request says which in about as many bytes for each, so that the cost
-// follows the content and not the size.
+// body of a request describes any of them in about the same number of bytes, so
+// that the cost follows the content and not the size.
 package graph
 
 import (
@@ -32,18 +32,19 @@ const (
 	blockEdges = 64 << 10
 )
 
-// Spec says which graph.
+// Spec describes a graph.
 type Spec struct {
 	Seed  uint64 `json:"seed"`
 	Kind  string `json:"kind"`
 	Nodes int    `json:"nodes"`
 	Edges int    `json:"edges"`
-	// Parts are connected each and not with each other. Each has two shares of
-	// the nodes more than the one before, the first has one.
+	// Parts is the number of parts: each is connected, but not to the others. The
+	// first has one share of the nodes, and each other one two shares more than
+	// the one before.
 	Parts int `json:"parts"`
 }
 
-// Validate tells what of the specification is not accepted.
+// Validate returns an error that says which field is not accepted.
 func (s Spec) Validate() error {
 	switch {
 	case !slices.Contains(Kinds, s.Kind):
@@ -58,7 +59,7 @@ func (s Spec) Validate() error {
 	return nil
 }
 
-// Bounds are the first nodes of the parts, and the number of nodes.
+// Bounds returns the first node of each part, and then the number of nodes.
 func (s Spec) Bounds() []int {
 	bounds := make([]int, s.Parts+1)
 	for p := range bounds {
@@ -81,8 +82,8 @@ func (s Spec) Generate(ctx context.Context, workers int) ([]Edge, error) {
 	err := parallel.Do(ctx, workers, blocks, func(block int) error {
 		rng := rand.New(rand.NewPCG(s.Seed, uint64(block)))
 		for e := block * blockEdges; e < min((block+1)*blockEdges, s.Edges); e++ {
-			// The first edges are one from each node to one before it, which
-			// connects a part.
+			// The first edges connect each part: one from each node to a node
+			// before it.
 			node := e
 			if e >= s.Nodes {
 				node = rng.IntN(s.Nodes)
@@ -102,8 +103,8 @@ func (s Spec) Generate(ctx context.Context, workers int) ([]Edge, error) {
 	return edges, err
 }
 
-// before draws a neighbour with a lower number than that of the node, which is
-// at least 1, in a part of so many nodes.
+// before draws a neighbour with a lower number than the node's, which is at least
+// 1, in a part of this many nodes.
 func (s Spec) before(rng *rand.Rand, node, nodes int) int {
 	if s.Kind != Lattice {
 		return s.draw(rng, node)
@@ -115,7 +116,7 @@ func (s Spec) before(rng *rand.Rand, node, nodes int) int {
 	return node - width
 }
 
-// near draws any neighbour, which may be the node itself.
+// near draws any neighbour, possibly the node itself.
 func (s Spec) near(rng *rand.Rand, node, nodes int) int {
 	if s.Kind != Lattice {
 		return s.draw(rng, nodes)
@@ -139,5 +140,5 @@ func (s Spec) draw(rng *rand.Rand, nodes int) int {
 	return rng.IntN(nodes)
 }
 
-// side is that of the grid of so many nodes.
+// side returns the side of a grid of this many nodes.
 func side(nodes int) int { return max(1, int(math.Sqrt(float64(nodes)))) }

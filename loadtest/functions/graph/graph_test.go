@@ -27,7 +27,8 @@ func TestGenerateConnectsEachPartAndNoTwo(t *testing.T) {
 		if len(edges) != s.Edges {
 			t.Fatalf("%d edges, want %d", len(edges), s.Edges)
 		}
-		// The lowest node that can be reached, by passing on until nothing changes.
+		// Find the lowest node that each node can reach, by passing it on until
+		// nothing changes.
 		lowest := make([]int32, nodes)
 		for n := range lowest {
 			lowest[n] = int32(n)

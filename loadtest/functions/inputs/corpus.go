@@ -10,8 +10,8 @@ import (
 // CorpusBytes is the size of the corpus, and the most that one body takes of it.
 const CorpusBytes = 8 << 20
 
-// Corpus is the text that bodies are cut from: words as frequent as words are,
-// so that it compresses about as well as text does.
+// Corpus returns the text that bodies are cut from. Its words are as frequent as
+// words are, so that it compresses about as well as text does.
 func Corpus() []byte {
 	rng := rand.New(rand.NewPCG(0, 0))
 	words := make([][]byte, 20_000)
@@ -29,7 +29,7 @@ func Corpus() []byte {
 	return corpus[:CorpusBytes]
 }
 
-// Cut takes a body of a size in bytes out of the corpus.
+// Cut takes a body of size bytes out of the corpus.
 func Cut(rng *rand.Rand, corpus []byte, size int) Input {
 	offset := rng.IntN(len(corpus) - size + 1)
 	body := corpus[offset : offset+size]
@@ -44,7 +44,7 @@ func Order(rng *rand.Rand, rows int) Input {
 	ids := make([]int, rows)
 	sum := 0
 	for i := range ids {
-		// Of equal length, so that the size tells the number of rows.
+		// IDs have equal lengths, so that the size tells the number of rows.
 		ids[i] = 100_000 + rng.IntN(900_000)
 		sum += ids[i]
 	}
@@ -54,7 +54,7 @@ func Order(rng *rand.Rand, rows int) Input {
 	}{"Parts in stock", ids}, map[string]int64{"rows": int64(len(ids)), "id_sum": int64(sum)})
 }
 
-// described is an input whose body is a JSON object.
+// described returns an input whose body is a JSON object.
 func described(body any, expect map[string]int64) Input {
 	b, err := json.Marshal(body)
 	if err != nil {

@@ -9,8 +9,7 @@ import (
 	"libra.dev/libra/loadtest/functions/graph"
 )
 
-// Ranking asks for the ranks of a graph of some edges, which the size of the body does
-// not tell.
+// Ranking asks for the ranks of a graph with this many edges, which the size of the body does not tell.
 func Ranking(rng *rand.Rand, edges int) Input {
 	nodes := edges / (5 + rng.IntN(20))
 	return described(struct {
@@ -20,12 +19,12 @@ func Ranking(rng *rand.Rand, edges int) Input {
 		Damping   float64 `json:"damping"`
 		Tolerance float64 `json:"tolerance"`
 	}{rng.Uint32(), nodes, edges, []float64{0.85, 0.9, 0.95}[rng.IntN(3)], []float64{1e-7, 1e-8, 1e-9}[rng.IntN(3)]},
-		// Who is at the top is left out: it is the first node, which has most edges, but for a graph in
-		// which that has one edge of its own and gives most of its rank to another.
+		// The top node is left out. It is the first node, which has the most edges, unless that has one
+		// edge of its own and gives most of its rank to another.
 		map[string]int64{"nodes": int64(nodes), "edges": int64(edges), "sum_ppm": 1_000_000})
 }
 
-// specOf draws a graph of some edges, and makes it.
+// specOf draws a graph with this many edges, and generates it.
 func specOf(rng *rand.Rand, edges int) (graph.Spec, []graph.Edge) {
 	s := graph.Spec{
 		Seed: uint64(rng.Uint32()), Kind: graph.Kinds[rng.IntN(len(graph.Kinds))],
@@ -41,8 +40,8 @@ func specOf(rng *rand.Rand, edges int) (graph.Spec, []graph.Edge) {
 	return s, made
 }
 
-// forest asks for a forest of least weight. What that is, Kruskal says: he takes
-// the edges by their weight, which is not how the function does it.
+// forest asks for a forest of least weight. The expected weight is from Kruskal's algorithm, which
+// takes the edges by their weight; the function does not.
 func forest(rng *rand.Rand, size sizer) Input {
 	s, edges := specOf(rng, size(rng, 80_000, 3_000_000))
 	order := make([]uint64, len(edges))
@@ -73,11 +72,11 @@ func forest(rng *rand.Rand, size sizer) Input {
 	})
 }
 
-// search asks for searches from up to four nodes, which may be in small parts of
-// the graph or in large ones.
+// search asks for searches from up to four nodes, which may be in small parts of the graph or in large
+// ones.
 func search(rng *rand.Rand, size sizer) Input {
 	s, edges := specOf(rng, size(rng, 60_000, 4_000_000))
-	// Lists of the edges of each node: of edge e, 2e is at A and 2e+1 at B.
+	// Lists of each node's edges: of edge e, 2e is at A and 2e+1 at B.
 	first, next := make([]int32, s.Nodes), make([]int32, 2*len(edges))
 	for n := range first {
 		first[n] = -1

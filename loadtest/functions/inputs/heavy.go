@@ -2,14 +2,14 @@ package inputs
 
 import "math"
 
-// tail is a log-normal distribution of sizes that ends at most; what is less than least is
-// that.
+// tail is a log-normal distribution of sizes that ends at most; sizes below least become
+// least.
 type tail struct {
 	least, median, most int
 	sigma               float64
 }
 
-// at is the size below which a share of the inputs is.
+// at returns the size below which a share of the inputs is.
 func (t tail) at(share, scale float64) int {
 	median := float64(t.median) * scale
 	highest := normal(math.Log(float64(t.most)/median) / t.sigma)
@@ -17,5 +17,5 @@ func (t tail) at(share, scale float64) int {
 	return min(max(int(size), t.least), t.most)
 }
 
-// normal is the standard normal distribution.
+// normal is the standard normal distribution function.
 func normal(x float64) float64 { return (1 + math.Erf(x/math.Sqrt2)) / 2 }

@@ -23,8 +23,8 @@ func TestHeavyInputsGrowWithTheirNumbers(t *testing.T) {
 	})
 }
 
-// Half of what is drawn is near the median, and the tail is there: one of forty is many
-// times as large.
+// The middle input is near the median, and there is a tail: the largest of forty is
+// about twice the median or more.
 func TestHeavyInputsHaveATail(t *testing.T) {
 	for _, f := range Functions {
 		if middle := f.heavy.at(0.5, 1); middle < f.heavy.median*8/10 || middle > f.heavy.median {

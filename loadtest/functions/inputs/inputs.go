@@ -1,6 +1,6 @@
-// Package inputs makes what the ten functions of LIBRA's Table 1 work on, and says
-// what a function must answer that it did. Nothing is downloaded: an input follows
-// from its function, a seed and a number.
+// Package inputs makes the inputs of the ten functions of LIBRA's Table 1, and says what a
+// function must answer that it did. Nothing is downloaded: an input follows from its function, a
+// seed and a number.
 package inputs
 
 import (
@@ -17,11 +17,11 @@ import (
 	"sync"
 )
 
-// Input is the body of a request, and what is known about the answer to it.
+// Input is the body of a request, and what is known about its answer.
 type Input struct {
 	Body []byte
-	// Cut says that Body is the corpus from Offset on: what sends it need not
-	// have it twice.
+	// Cut says that Body is the part of the corpus from Offset on, so that a sender need not have
+	// it twice.
 	Cut    bool
 	Offset int
 	// Expect is what the answer must say it did, among other things.
@@ -33,15 +33,15 @@ type Function struct {
 	Name string
 	// Title is the function's abbreviation in the paper.
 	Title string
-	// Related says that the demand follows the size of the body; that of the
-	// others follows what is in it.
+	// Related says that the demand follows the size of the body; the others' demand follows its
+	// content.
 	Related bool
 	draw    func(rng *rand.Rand, size sizer) Input
 	heavy   tail
 }
 
-// sizer draws the measure of an input that its cost follows most: bytes, pixels across,
-// frames. By default it is LogUniform.
+// sizer draws the measure that an input's cost follows most: bytes, pixels across, frames. By
+// default it is LogUniform.
 type sizer func(rng *rand.Rand, low, high int) int
 
 var corpus = sync.OnceValue(Corpus)
@@ -64,15 +64,15 @@ var Functions = []Function{
 	{"bfs", "GB", false, search, tail{20_000, 300_000, 3_000_000, 1.1}},
 }
 
-// Draw makes an input of a function. The same seed and number always make the same.
+// Draw makes an input of a function. The same seed and number always make the same input.
 func Draw(function string, seed, n uint64) (Input, error) {
 	return drawSized(function, seed, n, func(Function) sizer { return LogUniform })
 }
 
-// Heavy makes the n-th of so many inputs of a function that are short as a rule and
-// seldom very long: the function's CPU is about log-normal, tens of milliseconds as a
-// rule and seconds at most. Each input stands for as large a part of the distribution, so
-// that few have its tail too. Scale multiplies the sizes; 1 is the function's own.
+// Heavy makes the n-th of count inputs of a function, most of which are short and few very long:
+// the function's CPU time is about log-normal, tens of milliseconds as a rule and seconds at most.
+// Each input stands for an equal part of the distribution, so that even a few inputs have its
+// tail. scale multiplies the sizes; 1 is the function's own.
 func Heavy(function string, seed uint64, n, count int, scale float64) (Input, error) {
 	if n < 0 || n >= count || !(scale > 0) {
 		return Input{}, fmt.Errorf("input %d of %d at a scale of %v; it must be one of them, from 0, at a scale above 0", n, count, scale)
@@ -84,7 +84,7 @@ func Heavy(function string, seed uint64, n, count int, scale float64) (Input, er
 	})
 }
 
-// Sized makes an input of a function that has a size, in the function's own measure.
+// Sized makes an input of a function with a given size, in the function's own measure.
 func Sized(function string, seed, n uint64, size int) (Input, error) {
 	return drawSized(function, seed, n, func(Function) sizer {
 		return func(*rand.Rand, int, int) int { return size }
@@ -105,7 +105,7 @@ func drawSized(function string, seed, n uint64, size func(Function) sizer) (Inpu
 	return Functions[i].draw(rand.New(rand.NewPCG(seed, stream.Sum64())), size(Functions[i])), nil
 }
 
-// longestAnswer is more than any function says.
+// longestAnswer is longer than any function's answer.
 const longestAnswer = 64 << 10
 
 // Exchange sends a request to a function, and checks that the answer says it did what is expected.
@@ -135,7 +135,7 @@ func Exchange(client *http.Client, request *http.Request, expect map[string]int6
 	return answer.StatusCode, nil
 }
 
-// Said is what did, as a function would send it, says of what is expected.
+// Said returns those values in did, as a function would send it, that expect names.
 func Said(did any, expect map[string]int64) map[string]int64 {
 	said := map[string]int64{}
 	text, err := json.Marshal(did)
@@ -144,7 +144,7 @@ func Said(did any, expect map[string]int64) map[string]int64 {
 	}
 	var all map[string]any
 	decoder := json.NewDecoder(bytes.NewReader(text))
-	// As a float, a large one would be rounded.
+	// As a float, a large number would be rounded.
 	decoder.UseNumber()
 	if decoder.Decode(&all) != nil {
 		return said
@@ -159,7 +159,7 @@ func Said(did any, expect map[string]int64) map[string]int64 {
 	return said
 }
 
-// LogUniform draws from low to high so that each doubling is as likely.
+// LogUniform draws from low to high so that each doubling is equally likely.
 func LogUniform(rng *rand.Rand, low, high int) int {
 	return int(float64(low) * math.Pow(float64(high)/float64(low), rng.Float64()))
 }

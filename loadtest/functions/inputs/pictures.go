@@ -13,8 +13,8 @@ import (
 )
 
 // scene is what a picture shows: cells as bright as its layout says, under a wave,
-// with grain. The brightness is amid what the layout tells apart, so that it is
-// still that in a thumbnail.
+// with grain. The brightness is in the middle of the range that the layout tells
+// apart, so that a thumbnail still has it.
 type scene struct {
 	layout uint32
 	wave   float64    // how much brighter and darker
@@ -71,7 +71,7 @@ func encode(img image.Image, quality int) []byte {
 	return body.Bytes()
 }
 
-// photograph is for the thumbnailer: pictures of many sizes and about as much
+// photograph makes pictures for the thumbnailer: of many sizes, with about as much
 // detail.
 func photograph(rng *rand.Rand, size sizer) Input {
 	width := size(rng, 320, 3200)
@@ -86,8 +86,8 @@ func photograph(rng *rand.Rand, size sizer) Input {
 	}}
 }
 
-// video is a clip that stands still for some of its frames, of some size and
-// compressed more or less, so that its bytes say little about the work.
+// video makes a clip that stands still in some of its frames. Its size and
+// compression vary, so that its bytes say little about the work.
 func video(rng *rand.Rand, size sizer) Input {
 	width := []int{160, 240, 320, 480}[rng.IntN(4)]
 	height := width * 3 / 4
@@ -105,7 +105,8 @@ func video(rng *rand.Rand, size sizer) Input {
 			}
 			moving, layouts = moving+1, layouts+int64(s.layout)
 		}
-		// The same grain in all, so that a frame that stands still is the same.
+		// All frames have the same grain, so that a frame that stands still is the
+		// same.
 		body = append(body, encode(s.paint(rand.New(rand.NewPCG(grain, 0)), width, height), quality)...)
 	}
 	shown := picture.Fit(image.Pt(width, height), 200)
@@ -115,8 +116,8 @@ func video(rng *rand.Rand, size sizer) Input {
 	}}
 }
 
-// still is a picture with few or many things on it, and more or less grain: all
-// are of one size, but not in bytes.
+// still makes a picture with few or many things on it, and more or less grain. All
+// have the same size in pixels, but not in bytes.
 func still(rng *rand.Rand, size sizer) Input {
 	const columns = 16
 	img := image.NewGray(image.Rect(0, 0, columns*glyph.Side, columns*glyph.Side))

@@ -7,14 +7,14 @@ import (
 
 const lineBases = 70
 
-// rises is how much higher a curve is after each base, in half units, and where it
-// is between.
+// rises says, in half units, how much higher a curve is after each base, and at
+// the point in between.
 var rises = [256]struct{ between, after int }{
 	'A': {1, 0}, 'C': {-1, 0}, 'G': {1, 2}, 'T': {-1, -2}, 'N': {0, 0},
 }
 
-// sequences is a FASTA file of up to four sequences. As on a chromosome, long
-// stretches have more of G than of C, and others less.
+// sequences makes a FASTA file of up to four sequences. As on a chromosome, some
+// long stretches have more of G than of C, and others less.
 func sequences(rng *rand.Rand, size sizer) Input {
 	bases, records := size(rng, 32<<10, 1<<20), uniform(rng, 1, 4)
 	var body []byte
@@ -40,7 +40,7 @@ func sequences(rng *rand.Rand, size sizer) Input {
 			between := height + rise.between
 			height += rise.after
 			highest, lowest = max(highest, between, height), min(lowest, between, height)
-			// Repeats are in small letters.
+			// Repeats are in lower case.
 			if i/512%4 == 3 {
 				base |= 0x20
 			}

@@ -1,6 +1,6 @@
 // Command measure runs the ten functions as plain processes on inputs of a seed,
 // one request at a time, checks each answer, and prints what they used as a table
-// in Markdown: how large the bodies are, how much CPU and memory they take, and how
+// in Markdown: the size of the bodies, the CPU and memory that they take, and how
 // much of that the size of the body tells. Run it in the repository.
 package main
 
@@ -88,7 +88,7 @@ func run(ctx context.Context, out io.Writer, count int, seed uint64, heavy bool,
 // measured is what one function used.
 type measured struct {
 	calls      []call
-	peakMemory int64 // bytes that were resident
+	peakMemory int64 // resident bytes
 }
 
 type call struct {
@@ -163,8 +163,8 @@ func (m measured) row(f inputs.Function) string {
 		smallest, largest, ms(byCPU[n/2].cpu), ms(total/time.Duration(n)), ms(byCPU[n-1].cpu), cores, m.peakMemory>>20, explained(m.calls))
 }
 
-// explained is how much of the logarithm of the CPU a line through that of the
-// size explains: the square of their correlation.
+// explained returns how much of the logarithm of the CPU a line through the
+// logarithm of the size explains: the square of their correlation.
 func explained(calls []call) float64 {
 	var x, y, xx, yy, xy float64
 	for _, c := range calls {

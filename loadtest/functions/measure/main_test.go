@@ -27,7 +27,8 @@ func TestExplained(t *testing.T) {
 	}
 }
 
-// The programs as they are built and run, not their functions.
+// Builds and runs the programs, instead of calling their
+// functions.
 func TestMeasuresAProgramThatRuns(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds programs")

@@ -1,4 +1,4 @@
-// Package parallel is how the functions use the cores that they get: as many
+// Package parallel lets the functions use the cores that they get: as many
 // workers as the work is worth, so that a small request uses one core and a large
 // one all that its container may use.
 package parallel
@@ -11,13 +11,13 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Workers is one, and one more for each perWorker of work, up to GOMAXPROCS.
+// Workers returns one, plus one for each perWorker of work, up to GOMAXPROCS.
 func Workers(work, perWorker int) int {
 	return min(1+work/perWorker, runtime.GOMAXPROCS(0))
 }
 
 // Do calls do once for each block from 0 to blocks-1, on that many workers, until
-// one fails or ctx ends. Blocks are taken in their order.
+// a call fails or ctx ends. Blocks are taken in order.
 func Do(ctx context.Context, workers, blocks int, do func(block int) error) error {
 	var next atomic.Int64
 	g, ctx := errgroup.WithContext(ctx)
@@ -40,7 +40,7 @@ func Do(ctx context.Context, workers, blocks int, do func(block int) error) erro
 	return g.Wait()
 }
 
-// Range is the block'th of blocks equal parts of 0 to n.
+// Range returns the block'th of blocks equal parts of 0 to n.
 func Range(block, blocks, n int) (from, to int) {
 	return block * n / blocks, (block + 1) * n / blocks
 }

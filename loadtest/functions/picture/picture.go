@@ -1,5 +1,6 @@
 // Package picture is what the functions on pictures share: a bounded way to
-// decode a JPEG, a way to make it smaller, and what a picture is recognised by.
+// decode a JPEG, a way to shrink it, and the layout by which a picture is
+// recognised.
 package picture
 
 import (
@@ -17,13 +18,13 @@ import (
 // Cells is the number of cells of a picture's layout in each direction.
 const Cells = 4
 
-// Bounds are what a function takes.
+// Bounds are the limits of the pictures that a function accepts.
 type Bounds struct {
 	MinSide, MaxPixels int
 }
 
-// Decode decodes a JPEG of at most so many pixels, which it knows before it
-// spends memory on them. Its errors are about the body.
+// Decode decodes a JPEG within the bounds, which it checks before it spends
+// memory on the pixels. Its errors are about the body.
 func (b Bounds) Decode(body []byte) (image.Image, error) {
 	config, err := jpeg.DecodeConfig(bytes.NewReader(body))
 	if err != nil {
@@ -40,7 +41,8 @@ func (b Bounds) Decode(body []byte) (image.Image, error) {
 	return img, nil
 }
 
-// Fit is the size of a picture in a square of side pixels. It never grows.
+// Fit returns the size of a picture in a square of side pixels. It never
+// enlarges one.
 func Fit(size image.Point, side int) image.Point {
 	longest := max(size.X, size.Y)
 	if longest <= side {
@@ -49,7 +51,7 @@ func Fit(size image.Point, side int) image.Point {
 	return image.Pt(max(1, size.X*side/longest), max(1, size.Y*side/longest))
 }
 
-// Light adds up, and the values of sRGB do not: a mean is taken of light.
+// Means are taken of light, which adds up, and not of sRGB values, which do not.
 var (
 	lightOf [256]uint32
 	valueOf [4096]uint8
@@ -64,8 +66,8 @@ func init() {
 	}
 }
 
-// Shrink makes a picture of size, no larger than src, of which each pixel is the
-// mean of those that it covers.
+// Shrink makes a picture of size, which must be no larger than src. Each pixel
+// is the mean of those that it covers.
 func Shrink(ctx context.Context, src image.Image, size image.Point, workers int) (*image.RGBA, error) {
 	dst := image.NewRGBA(image.Rectangle{Max: size})
 	// More bands than workers, so that the last to end has little left.
@@ -109,7 +111,8 @@ func shrinkRows(dst *image.RGBA, src image.Image, from, to int) {
 }
 
 // Layout tells pictures apart by how bright each of Cells x Cells cells is, in
-// two bits, the first cell's lowest. It stands little change by a lossy format.
+// two bits, the first cell's lowest. It withstands the small changes of a lossy
+// format.
 func Layout(img image.Image) uint32 {
 	var layout uint32
 	whole := img.Bounds()

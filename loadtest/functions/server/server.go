@@ -21,7 +21,7 @@ const (
 	drainTimeout = 10 * time.Second
 )
 
-// Work does what a function is for. Its result says what was done, and nothing
+// Work does the work of a function. Its result says what was done, and nothing
 // that differs between two runs on the same body, so that a wrong answer shows.
 type Work func(ctx context.Context, body []byte) (did any, err error)
 
@@ -71,7 +71,8 @@ func refuse(w http.ResponseWriter, status int, err error) {
 	WriteJSON(w, status, map[string]string{"error": err.Error()})
 }
 
-// WriteJSON answers with v. A client that went away is nobody to tell.
+// WriteJSON answers with v. It ignores errors, because a client that is gone
+// cannot be told.
 func WriteJSON(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
@@ -79,8 +80,8 @@ func WriteJSON(w http.ResponseWriter, status int, v any) {
 }
 
 // Main serves h on the port that the environment variable PORT names until the
-// process is told to end, and lets what is in flight finish. lc sets up the
-// listening socket.
+// process is told to end, and then lets requests in flight finish. lc sets up
+// the listening socket.
 func Main(h http.Handler, lc net.ListenConfig) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()

@@ -1,4 +1,4 @@
-// Package storeapi is how the demo's functions and their store speak.
+// Package storeapi is the API between the demo's functions and their store.
 package storeapi
 
 import (
@@ -20,7 +20,7 @@ const (
 	// MaxRows is the most that one query may ask for.
 	MaxRows = 50
 
-	// As on a long line, little is underway at any time.
+	// As on a long line, little is in flight at any time.
 	sendBufferBytes = 32 << 10
 )
 
@@ -30,7 +30,7 @@ type Stored struct {
 	CRC32 uint32 `json:"crc32"`
 }
 
-// Row is one row of the table. It follows from its ID.
+// Row is one row of the table. Its content follows from its ID.
 type Row struct {
 	ID    int    `json:"id"`
 	Name  string `json:"name"`
@@ -39,7 +39,7 @@ type Row struct {
 	Cents int    `json:"cents"`
 }
 
-// RowOf is the row with an ID.
+// RowOf returns the row with an ID.
 func RowOf(id int) Row {
 	mixed := (uint32(id) + 1) * 2654435761
 	return Row{
@@ -51,7 +51,7 @@ func RowOf(id int) Row {
 	}
 }
 
-// Client speaks to the store at URL. Every upload has a connection of its own,
+// Client talks to the store at URL. Every upload has a connection of its own,
 // because the store's bandwidth is per connection.
 type Client struct {
 	URL  string
@@ -78,7 +78,7 @@ func NewClient(url string) *Client {
 	}}}
 }
 
-// Put uploads what body yields and returns what the store got of it.
+// Put uploads what body yields and returns what arrived at the store.
 func (c *Client) Put(ctx context.Context, key string, body io.Reader) (Stored, error) {
 	var stored Stored
 	req, err := http.NewRequestWithContext(ctx, http.MethodPut, c.URL+ObjectsPath+key, body)

@@ -1,5 +1,5 @@
-// Sends requests when they are due, whatever became of those before them, and
-// counts what went wrong, late sends too.
+// Sends each request when it is due, regardless of the ones before it, and counts
+// errors and late sends.
 import http from 'k6/http';
 import exec from 'k6/execution';
 import { Counter, Rate, Trend } from 'k6/metrics';
@@ -14,12 +14,12 @@ const failed = new Rate('failed_requests');
 const wrong = new Rate('wrong_answers');
 const late = new Rate('late_sends');
 const lateBy = new Trend('late_ms');
-const response = new Trend('response_ms'); // of right answers, from the send on
+const response = new Trend('response_ms'); // of right answers, measured from the send
 
-// The first requests are due when all of k6 is up.
+// The first requests are due this much after the start, when all of k6 is up.
 const leadMs = 1000;
 
-// difference says what of an answer is not as expected, or nothing.
+// difference says how an answer differs from expect; empty if it does not.
 function difference(answer, expect) {
   return Object.keys(expect)
     .filter((key) => answer.did[key] !== expect[key])
@@ -27,7 +27,7 @@ function difference(answer, expect) {
     .join('; ');
 }
 
-// judge reads a response: was it an answer, was it right, and if not, why.
+// judge says whether a response is an answer, and a right one, and if not, why.
 function judge(r, expect) {
   if (r.status !== 200) {
     return { failed: true, error: r.error || `status ${r.status}: ${String(r.body).slice(0, 200)}` };
@@ -43,15 +43,15 @@ function judge(r, expect) {
   }
 }
 
-// load makes what a k6 script exports. It takes
-//   name     of the script
-//   count    of the requests
-//   request  from a number below count to { entry, atMs, part }: an entry of the
+// load returns what a k6 script exports. It takes
+//   name     the script's name
+//   count    the number of requests
+//   request  maps a number below count to { entry, atMs, part }: an entry of the
 //            schedule, when it is due (undefined: when the one before ended), and
-//            the part of the run that it is told apart by (1 to parts, or none)
-//   parts    how many those are
+//            the part of the run that it counts in (1 to parts, or none)
+//   parts    the number of parts
 //   vus      how many requests can be in flight
-//   more     from the parts' summaries to what else the summary says
+//   more     maps the parts' summaries to more fields of the summary
 export function load({ name, count, request, parts = 0, vus, more }) {
   const where = target();
   const timeoutS = integer('TIMEOUT_S', 60, 1, 600);
@@ -62,7 +62,7 @@ export function load({ name, count, request, parts = 0, vus, more }) {
   const lines = __ENV.REQUEST_LINES === '1';
   const last = request(count - 1).atMs;
   const lastMs = last === undefined ? count * timeoutS * 1000 : last;
-  // Once, not by each virtual user.
+  // SharedArray computes this once, not once per virtual user.
   const groups = new SharedArray('groups', () => tagsOf(schedule, parts));
   // A wrong address should show before the first request.
   groups.filter((g) => g.function).forEach((g) => where(g.function));
@@ -84,7 +84,7 @@ export function load({ name, count, request, parts = 0, vus, more }) {
       late_sends: [`rate<=${maxLate}`],
     },
   };
-  // k6 only tells apart what a threshold names.
+  // k6 keeps separate results only for tags that a threshold names.
   for (const { selector } of groups) {
     for (const metric of ['failed_requests', 'wrong_answers', 'late_sends']) {
       options.thresholds[`${metric}{${selector}}`] = ['rate>=0'];
@@ -131,7 +131,7 @@ export function load({ name, count, request, parts = 0, vus, more }) {
         size: entry.size,
         size_class: tags.size_class,
         input: entry.input,
-        // As the function saw it: a gateway may replace the client's.
+        // The ID that the function saw: a gateway may replace the client's.
         request_id: answer.request_id || '',
         status: r.status,
         duration_ms: r.timings.duration,

@@ -19,7 +19,7 @@ function read() {
     const wrong = (field, accepted) => {
       throw new Error(`SCHEDULE ${name}, request ${i}: ${field} is ${JSON.stringify(e[field])}; it must be ${accepted}`);
     };
-    // Names become parts of thresholds' names.
+    // The names become parts of threshold names.
     if (!/^[A-Za-z0-9._-]+$/.test(e.function || '')) wrong('function', 'a name of letters, digits, dots and dashes');
     if (!/^[a-z]*$/.test(e.size_class || '')) wrong('size_class', 'a word in lower case');
     if (!(e.at_ms >= last)) wrong('at_ms', `a number of milliseconds, ${last} or more: requests go by their times`);
@@ -44,7 +44,7 @@ async function openCorpus(name) {
   }
 }
 
-// body is what a request sends.
+// body returns the payload of a request.
 export async function body(entry) {
   if (entry.body || entry.size === 0) return entry.body || '';
   const bytes = new Uint8Array(entry.size);

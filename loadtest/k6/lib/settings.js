@@ -1,5 +1,5 @@
-// What the environment says, and what is wrong with it.
-// docs/loadtest.md lists the variables.
+// Reads settings from the environment, and rejects invalid ones. docs/loadtest.md
+// lists the variables.
 
 export function text(name, fallback) {
   const value = __ENV[name] || fallback;
@@ -35,14 +35,15 @@ export function milliseconds(name, fallback) {
   return count * { s: 1000, m: 60000, h: 3600000 }[unit];
 }
 
-// path reads the name of a file. k6 would look for it beside its script; a person
-// means the folder that k6 was started in.
+// path reads a file name. Relative names count from the folder in which k6 was
+// started, as a person expects, and not from the script, as k6 would take them.
 export function path(name) {
   const value = text(name);
   return value.startsWith('/') || !__ENV.PWD ? value : `${__ENV.PWD}/${value}`;
 }
 
-// Where a function is reached: the URL, and the Host header if it needs one.
+// target returns a lookup from function name to URL, and to Host header if the
+// function needs one.
 export function target() {
   const gateway = text('GATEWAY').replace(/\/+$/, '');
   if (!/^https?:\/\/[^/]/.test(gateway)) {

@@ -1,9 +1,9 @@
-// What a run came to: JSON for programs, a table for people.
+// Summarizes a run: JSON for programs, a table for people.
 
 export const trendStats = ['count', 'min', 'avg', 'med', 'p(90)', 'p(99)', 'max'];
 
-// tagsOf lists what results are told apart by: function, function and size class,
-// and the part of the run.
+// tagsOf lists the tags by which results are split: function, function and size
+// class, and the part of the run.
 export function tagsOf(schedule, parts) {
   const classes = new Map();
   for (let i = 0; i < schedule.length; i++) {
@@ -22,7 +22,7 @@ export function tagsOf(schedule, parts) {
   return tags;
 }
 
-// figures are the results with some tags, or all of them.
+// figures returns the results that match selector, or all of them without one.
 function figures(metrics, selector) {
   const values = (name) => (metrics[selector ? `${name}{${selector}}` : name] || { values: {} }).values;
   const of = (name) => values(name).passes || 0;

@@ -1,5 +1,5 @@
-// Command part is what an activator or a node's agent does in the pools of some nodes. It is
-// built of two commits, so it uses nothing of the pool that is new.
+// Command part does what an activator or a node agent does in the pools of some nodes. It is
+// built from two commits, so it uses nothing of the pool that is new.
 package main
 
 import (
@@ -33,9 +33,9 @@ var (
 	spare      = api.Resources{CPUMilli: 500, MemoryBytes: 256 << 20}
 )
 
-// told is what the part has done so far, a line each time.
+// told is what the part has done so far. It is printed as one line each time.
 type told struct {
-	// Borrowed are Begins that borrowed something.
+	// Borrowed counts Begins that borrowed something.
 	Calls, Failed, Borrowed int64
 	Error                   string // the first
 }
@@ -101,7 +101,7 @@ func (p *part) tell() {
 	}
 }
 
-// call counts a call, which is over even when the part is to stop.
+// call makes and counts a call, which is completed even when the part is to stop.
 func (p *part) call(f func(ctx context.Context) error) {
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
@@ -134,7 +134,7 @@ func (p *part) beat(node string) {
 
 func podOf(side string, slot int) string { return fmt.Sprintf("default/%s-%d", side, slot) }
 
-// invoke is a request that has something to spare, and one beside it that wants some.
+// invoke runs a request with a surplus, and one beside it with a want.
 func (p *part) invoke(node string, slot int) {
 	var gives, takes pool.Invocation
 	for side, inv := range map[string]*pool.Invocation{"donor": &gives, "borrower": &takes} {

@@ -40,8 +40,8 @@ in /run: it has namespaces of its own, and "box down" ends them.`,
 	return root
 }
 
-// progress returns a function that prints lines with the time since its making,
-// and one for the line with which a command that changed something ends.
+// progress returns two functions that print a line with the time since the
+// call: log, and done for the last line of a command that changed something.
 func progress(cmd *cobra.Command) (log, done func(format string, args ...any)) {
 	start := time.Now()
 	log = func(format string, args ...any) {
@@ -115,7 +115,7 @@ Libra's own images for "box push".`,
 	return cmd
 }
 
-// changing runs a command that must be alone.
+// changing runs a command that must run alone.
 func changing(run func(layout.Layout) error) error {
 	l, err := layout.Default()
 	if err != nil {
@@ -308,7 +308,7 @@ func newKubectl() *cobra.Command {
 	}
 }
 
-// foreground runs a command in this one's place; its failure is told by itself.
+// foreground runs a command in place of this one, and exits as it does.
 func foreground(cmd *exec.Cmd) error {
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	err := cmd.Run()

@@ -10,7 +10,7 @@ import (
 	"libra.dev/libra/loadtest/box/layout"
 )
 
-// newFault is a command that does something to one worker.
+// newFault returns a command that does something to one worker.
 func newFault(use, short, long, said string, do func(c cluster.Cluster, cmd *cobra.Command, node string) error) *cobra.Command {
 	return &cobra.Command{
 		Use:   use + " NODE",
@@ -55,7 +55,7 @@ func newLinkUp() *cobra.Command {
 		"%s is there again", func(c cluster.Cluster, _ *cobra.Command, node string) error { return c.SetLink(node, true) })
 }
 
-// newLinkDelay does not hold the box's lock: other commands go on beside it.
+// newLinkDelay does not hold the box's lock: other commands can run beside it.
 func newLinkDelay() *cobra.Command {
 	return &cobra.Command{
 		Use:   "link-delay NODE DURATION",

@@ -16,13 +16,13 @@ import (
 	"libra.dev/libra/loadtest/box/layout"
 )
 
-// installed is from what a box was started.
+// installed is what a box was started from.
 type installed struct {
 	Built string   `json:"built"`
 	Parts []string `json:"parts"`
 }
 
-// installedPath is the file that says so. It is written last, and goes with the run's other files.
+// installedPath is the file of installed. It is written last, and goes with the run's other files.
 func installedPath(l layout.Layout) string { return filepath.Join(l.Run(), "stack-installed") }
 
 func noteInstalled(l layout.Layout, parts []string) error {
@@ -37,7 +37,7 @@ func noteInstalled(l layout.Layout, parts []string) error {
 	return os.WriteFile(installedPath(l), data, 0o644)
 }
 
-// readInstalled is what a box was installed from, with no parts where it was not to the end.
+// readInstalled returns what a box was installed from, without parts if that did not finish.
 func readInstalled(l layout.Layout) (is installed, err error) {
 	data, err := os.ReadFile(installedPath(l))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -52,8 +52,8 @@ func readInstalled(l layout.Layout) (is installed, err error) {
 	return is, nil
 }
 
-// stale says why a box that runs is not the one that `box up` would start now, with
-// these parts; it is empty where it is.
+// stale says why a running box is not the one that `box up` would start now, with these parts; it
+// is empty if it is.
 func stale(l layout.Layout, parts []string) (string, error) {
 	is, err := readInstalled(l)
 	if err != nil {
@@ -75,8 +75,8 @@ func stale(l layout.Layout, parts []string) (string, error) {
 	return "", nil
 }
 
-// built identifies what `box build` made: the node's binaries, the images that
-// are not Libra's own, and the manifests.
+// built identifies what `box build` made: the node's binaries, the images that are not Libra's
+// own, and the manifests.
 func built(l layout.Layout) (string, error) {
 	var paths []string
 	for _, name := range cluster.Binaries {
@@ -99,7 +99,7 @@ func built(l layout.Layout) (string, error) {
 	return digest, nil
 }
 
-// printParts prints which parts a box has, once it has them.
+// printParts prints which parts a box has, if it has any.
 func printParts(w io.Writer, l layout.Layout) error {
 	is, err := readInstalled(l)
 	if err == nil && len(is.Parts) > 0 {

@@ -52,7 +52,7 @@ func TestStale(t *testing.T) {
 	parts = append(parts, "kserve")
 	want("with another part", "it has knative, istio, not knative, istio, kserve")
 	parts = parts[:2]
-	// Neither is what a box is started from.
+	// A box is started from neither of these.
 	write(filepath.Join(l.Images(), "libra-resizer.tar"), "v2")
 	write(build.StampPath(l.Bin("k6")), "v2")
 	want("other images of Libra's and tools", "")

@@ -31,8 +31,8 @@ func main() {
 	}
 }
 
-// withSystemPrograms adds the folders of root's programs to a PATH: whoever
-// became root by a plain `su` has a user's.
+// withSystemPrograms adds the folders of root's programs to a PATH: after a
+// plain `su`, root still has the user's PATH.
 func withSystemPrograms(path string) string {
 	dirs := filepath.SplitList(path)
 	for _, dir := range []string{"/usr/sbin", "/sbin"} {

@@ -37,7 +37,7 @@ where they are missing. The same sources give the same digests.`,
 			if err != nil {
 				return err
 			}
-			// The box's own folders have layers of whatever Debian had when it was built.
+			// The box's own folders have layers of whatever Debian had at its build.
 			l.Cache = filepath.Join(l.Cache, "release")
 			log, done := progress(cmd)
 			unlock, err := cluster.LockRelease(cmd.Context(), l, log)

@@ -1,6 +1,6 @@
 // Command bfs searches a randomly generated graph breadth first from some of its
-// nodes (GB in LIBRA's Table 1). How much it reaches, and whether in a few broad
-// steps, which it takes on all cores, or in many narrow ones, follows from the graph.
+// nodes (GB in LIBRA's Table 1). The graph decides how much it reaches, and whether
+// in a few broad steps, which it takes on all cores, or in many narrow ones.
 package main
 
 import (
@@ -49,10 +49,10 @@ type result struct {
 	Nodes    int   `json:"nodes"`
 	Edges    int   `json:"edges"`
 	Searches int   `json:"searches"`
-	Reached  int   `json:"reached"`      // nodes, with those it starts from
+	Reached  int   `json:"reached"`      // nodes, including those it starts from
 	Deepest  int   `json:"deepest"`      // steps to the farthest node of all
 	Steps    int64 `json:"distance_sum"` // steps to all nodes reached
-	Broadest int   `json:"broadest"`     // nodes reached in one step at most
+	Broadest int   `json:"broadest"`     // the most nodes reached in one step
 }
 
 func work(ctx context.Context, body []byte) (any, error) {
@@ -82,7 +82,8 @@ func work(ctx context.Context, body []byte) (any, error) {
 	return did, nil
 }
 
-// neighbours are those of all nodes: of node n from first[n] to first[n+1].
+// neighbours has the neighbours of all nodes: those of node n are
+// nodes[first[n]:first[n+1]].
 type neighbours struct {
 	first []int32
 	nodes []int32
@@ -90,7 +91,7 @@ type neighbours struct {
 
 func neighboursOf(ctx context.Context, nodes int, edges []graph.Edge, workers int) (neighbours, error) {
 	n := neighbours{first: make([]int32, nodes+1), nodes: make([]int32, 2*len(edges))}
-	// A worker reads all edges and writes to its part of the nodes.
+	// A worker reads all edges and writes to its own part of the nodes.
 	each := func(do func(node, other int32)) error {
 		return parallel.Do(ctx, workers, workers, func(w int) error {
 			from, to := parallel.Range(w, workers, nodes)
@@ -121,8 +122,8 @@ func neighboursOf(ctx context.Context, nodes int, edges []graph.Edge, workers in
 	return n, err
 }
 
-// search adds to did what it reaches from start. seen is as long as there are
-// nodes; what is in it does not matter.
+// search adds to did what it reaches from start. seen must be as long as there
+// are nodes; its content does not matter.
 func (n neighbours) search(ctx context.Context, start int32, seen []atomic.Bool, did *result) error {
 	for i := range seen {
 		seen[i].Store(false)
@@ -142,7 +143,7 @@ func (n neighbours) search(ctx context.Context, start int32, seen []atomic.Bool,
 	return nil
 }
 
-// step returns the nodes that are next to those at, and were not seen.
+// step returns the neighbours of the nodes in at that were not seen yet.
 func (n neighbours) step(ctx context.Context, at []int32, seen []atomic.Bool) ([]int32, error) {
 	workers := parallel.Workers(len(at), nodesPerWorker)
 	if workers == 1 {
@@ -165,7 +166,7 @@ func (n neighbours) from(at []int32, seen []atomic.Bool) []int32 {
 	var next []int32
 	for _, node := range at {
 		for _, other := range n.nodes[n.first[node]:n.first[node+1]] {
-			// Most were seen, and to read is cheaper than to swap.
+			// Most have been seen, and a load is cheaper than a swap.
 			if !seen[other].Load() && seen[other].CompareAndSwap(false, true) {
 				next = append(next, other)
 			}

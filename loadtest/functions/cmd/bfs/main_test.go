@@ -23,7 +23,7 @@ func TestSearchReachesAllAtTheirDistance(t *testing.T) {
 		}), 0, 60).Draw(t, "edges")
 		start := node.Draw(t, "start")
 
-		// Bellman and Ford: as many times as there are nodes, each edge may make a way shorter.
+		// Bellman-Ford: each edge may shorten a path, as many times as there are nodes.
 		distance := make([]int, nodes)
 		for n := range distance {
 			distance[n] = nodes

@@ -1,7 +1,7 @@
-// Command compression compresses the body (CP in LIBRA's Table 1) the way pigz
-// does, blocks by themselves, on as many workers as the size is worth, and as
-// small as it can, by trying every level. A large body keeps every core busy
-// that its container may use.
+// Command compression compresses the body (CP in LIBRA's Table 1) as pigz does,
+// in independent blocks, on as many workers as the size is worth. It tries every
+// level, to make each block as small as it can. A large body keeps every core
+// busy that its container may use.
 package main
 
 import (
@@ -52,7 +52,7 @@ func compress(ctx context.Context, body []byte, workers int) ([][]byte, error) {
 	return members, err
 }
 
-// smallest tries every level and returns the gzip member that came out smallest.
+// smallest tries every level and returns the smallest gzip member.
 func smallest(ctx context.Context, block []byte) ([]byte, error) {
 	var best []byte
 	for level := gzip.BestSpeed; level <= gzip.BestCompression; level++ {

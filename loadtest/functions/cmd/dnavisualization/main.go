@@ -37,7 +37,7 @@ type result struct {
 	GC      int `json:"gc"`      // bases that are G or C
 	Unknown int `json:"unknown"` // bases that are N
 	// Highest and Lowest are the heights that the curves reach, and Ends the sum
-	// of those that they end at, in half units.
+	// of the heights at which they end, in half units.
 	Highest int    `json:"highest"`
 	Lowest  int    `json:"lowest"`
 	Ends    int    `json:"ends"`
@@ -183,7 +183,7 @@ func (b *block) survey() {
 	b.rise = height
 }
 
-// draw makes a gzip member of the block's part of the drawing.
+// draw compresses the block's part of the drawing into a gzip member.
 func (b *block) draw() error {
 	text := make([]byte, 0, 24*len(b.bases)+64)
 	if b.start == 0 {

@@ -70,7 +70,7 @@ func (r renderer) work(ctx context.Context, body []byte) (any, error) {
 	return did, nil
 }
 
-// page takes the HTML as it is rendered.
+// page counts and checksums the HTML as it is rendered.
 type page struct {
 	bytes int
 	crc32 uint32

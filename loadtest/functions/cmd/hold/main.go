@@ -1,6 +1,7 @@
-// Command hold uses as much memory as the body says, and for how long ("150 4s": 150 MiB): it
-// grows evenly for the first half of that time and keeps all of it for the second, computing on
-// one thread. Where it has too little CPU for that, it takes longer. It does nothing for an empty body. It is what tests of limits need.
+// Command hold uses as much memory as the body says, and for how long ("150 4s": 150 MiB). It
+// takes the memory evenly in the first half of that time and keeps all of it for the second,
+// computing on one thread. With too little CPU it takes longer. It does nothing for an empty
+// body. Tests of limits need it.
 package main
 
 import (
@@ -37,7 +38,7 @@ func work(ctx context.Context, body []byte) (any, error) {
 	if err != nil || mib < 1 || mib > mostMiB || last <= 0 || last > longest {
 		return nil, server.BadRequestError{Err: fmt.Errorf("the body is %.40q; it must be 1 to %d mebibytes and at most %v", body, mostMiB, longest)}
 	}
-	// Not of the garbage collector's heap, which would keep it for the next request.
+	// Not on Go's heap, which would keep the memory for the next request.
 	memory, err := unix.Mmap(-1, 0, mib*mebibyte, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
 		return nil, fmt.Errorf("take %d MiB: %w", mib, err)

@@ -1,6 +1,6 @@
-// Command imagerecognition counts the things on the JPEG picture in the body (IR in
+// Command imagerecognition counts the things in the JPEG picture in the body (IR in
 // LIBRA's Table 1). It looks for squares with something in them and runs a
-// convolutional network on each: the cost follows what there is to see.
+// convolutional network on each, so that the cost follows how much there is to see.
 package main
 
 import (
@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// A square has something in it if its values deviate as much.
+	// A square has something in it if its values deviate by more.
 	busyDeviation = 20
 	// A worker is worth starting for this many squares.
 	squaresPerWorker = 8
@@ -24,8 +24,8 @@ const (
 
 var bounds = picture.Bounds{MinSide: glyph.Side, MaxPixels: 1 << 20}
 
-// result has the number of squares, of those with something in them, and of each
-// thing by its name.
+// result counts the squares, those with something in them, and each thing by its
+// name.
 type result map[string]int
 
 func (n *network) work(ctx context.Context, body []byte) (any, error) {
@@ -44,7 +44,7 @@ func (n *network) work(ctx context.Context, body []byte) (any, error) {
 	}
 	workers := parallel.Workers(len(busy), squaresPerWorker)
 	shown := make([]int, len(busy))
-	// One part for each worker, which has its own memory.
+	// One part for each worker, because each needs its own scratch.
 	err = parallel.Do(ctx, workers, workers, func(w int) error {
 		s := n.newScratch()
 		from, to := parallel.Range(w, workers, len(busy))

@@ -8,11 +8,11 @@ import (
 )
 
 // network is a small convolutional network. Its convolutions are random, which
-// find features well enough for things as plain as these; what it knows of each
-// kind of thing is the mean of the features of some examples.
+// find features well enough for things as plain as these. It knows each kind of
+// thing by the mean of the features of some examples.
 type network struct {
 	layers []convolution
-	known  [][]float32 // of each kind of thing, at length 1
+	known  [][]float32 // for each kind of thing, at length 1
 }
 
 // The weights are the same in every process.
@@ -57,7 +57,7 @@ func example(thing glyph.Thing, dx, dy int) []float32 {
 	return square
 }
 
-// recognize tells which thing a square shows.
+// recognize returns the index of the thing that a square shows.
 func (n *network) recognize(square []float32, s *scratch) int {
 	standardize(square)
 	features := n.features(square, s)
@@ -74,7 +74,8 @@ func (n *network) recognize(square []float32, s *scratch) int {
 	return best
 }
 
-// features are valid until the scratch is used again. Their length is 1.
+// features returns a square's features, at length 1. They are valid until s is
+// used again.
 func (n *network) features(square []float32, s *scratch) []float32 {
 	at, side := square, glyph.Side
 	for i, l := range n.layers {
@@ -105,11 +106,11 @@ func (n *network) newScratch() *scratch {
 	return s
 }
 
-// convolution is of 3 x 3, with the negative cut off.
+// convolution is a 3 x 3 convolution, with negative results cut off.
 type convolution struct {
 	in, out int
 	weights []float32 // by output, input, row and column
-	pool    bool      // takes the largest of each 2 x 2 after it
+	pool    bool      // followed by the largest of each 2 x 2
 }
 
 func newConvolution(rng *rand.Rand, in, out int, pool bool) convolution {
@@ -137,7 +138,8 @@ func (c convolution) apply(from []float32, side int, to []float32) {
 	}
 }
 
-// addShifted adds weight times a channel, moved by (dx, dy); outside it is 0.
+// addShifted adds weight times a channel, moved by (dx, dy); outside it, values
+// are 0.
 func addShifted(sums, channel []float32, side, dx, dy int, weight float32) {
 	left, right := max(0, -dx), min(side, side-dx)
 	for y := max(0, -dy); y < min(side, side-dy); y++ {
@@ -159,8 +161,8 @@ func pool(from []float32, side int, to []float32) {
 	}
 }
 
-// standardize makes the mean 0 and the deviation 1: how bright a thing is, and on
-// what ground, does not matter.
+// standardize makes the mean 0 and the deviation 1, so that neither a thing's
+// brightness nor its background matters.
 func standardize(values []float32) {
 	mean, deviation := moments(values)
 	for i, v := range values {

@@ -1,5 +1,5 @@
-// Command load sends texts of several sizes to each of the URLs that it is given, one after the other, and says every
-// minute how many were answered: the load of a release's samples, which runs in their cluster.
+// Command load sends texts of several sizes to each of the given URLs, one after the other, and logs every minute how
+// many were answered. It is the load of a release's samples, and runs in their cluster.
 package main
 
 import (
@@ -20,11 +20,11 @@ import (
 
 const (
 	requestTimeout = time.Minute
-	// firstEvery is how often a function is tried that has not answered yet.
+	// firstEvery is how often a function that has not answered yet is tried.
 	firstEvery = time.Second
-	// sizes are how many multiples of the least size are sent.
+	// sizes is how many multiples of the least size are sent.
 	sizes     = 8
-	mostBytes = 16 << 20 / sizes // a function takes no more
+	mostBytes = 16 << 20 / sizes // a function accepts no more
 )
 
 type load struct {
@@ -124,7 +124,7 @@ func (l *load) send(ctx context.Context, url string) {
 	for n := 0; ctx.Err() == nil; n++ {
 		err := l.post(ctx, url, body[:l.bytes*(1+n%sizes)])
 		if ctx.Err() != nil {
-			return // it was not waited for
+			return // the run ended first
 		}
 		l.mu.Lock()
 		c := l.counts[url]
@@ -170,7 +170,7 @@ func (l *load) report() {
 	}
 }
 
-// text is size bytes that compress to about half, as prose does, and are the same each time.
+// text returns size bytes that compress to about half, as prose does, and are the same each time.
 func text(size int) []byte {
 	random := rand.New(rand.NewPCG(1, 1))
 	var body bytes.Buffer

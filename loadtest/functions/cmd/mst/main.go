@@ -1,7 +1,7 @@
-// Command mst finds the spanning forest of least weight of a randomly generated
-// graph (GM in LIBRA's Table 1), as Boruvka did: each tree takes its lightest edge
-// to another, all at once, until there is none. How many rounds that takes, and
-// how soon edges are out of the way, follows from the graph.
+// Command mst finds the minimum spanning forest of a randomly generated graph (GM
+// in LIBRA's Table 1), with Boruvka's algorithm: all trees at once take their
+// lightest edge to another tree, until there is none. The graph decides how many
+// rounds that takes, and how soon edges drop out.
 package main
 
 import (
@@ -55,16 +55,16 @@ func work(ctx context.Context, body []byte) (any, error) {
 	return result{Nodes: s.Nodes, Edges: s.Edges, Chosen: f.chosen, Weight: f.weight, Trees: s.Nodes - f.chosen, Rounds: rounds}, nil
 }
 
-// none is what a tree has that no edge leaves.
+// none stands for the lightest edge of a tree that no edge leaves.
 const none = math.MaxUint64
 
-// forest is a forest as it grows.
+// forest is a forest while it grows.
 type forest struct {
 	tree []int32 // the node that names each node's tree
-	// lightest is, of each tree, the lightest edge that leaves it: the weight,
+	// lightest is, for each tree, the lightest edge that leaves it: the weight,
 	// and then the place of the edge, so that no two are equal.
 	lightest []atomic.Uint64
-	// edges are those that may still be between trees, in blocks that shrink.
+	// edges are the edges that may still be between trees, in blocks that shrink.
 	edges  [][]graph.Edge
 	chosen int
 	weight int64
@@ -81,7 +81,7 @@ func newForest(nodes int, edges []graph.Edge) *forest {
 	return f
 }
 
-// round joins each tree with the one at its lightest edge. It says whether any
+// round joins each tree with the one at its lightest edge. It reports whether any
 // edge is left.
 func (f *forest) round(ctx context.Context, workers int) (more bool, err error) {
 	for n := range f.lightest {
@@ -105,8 +105,8 @@ func (f *forest) round(ctx context.Context, workers int) (more bool, err error) 
 			f.weight += int64(e.Weight)
 		}
 	}
-	// A tree's name is not above its nodes', so that in their order one step
-	// leads to a name that is already right.
+	// A tree's name is never above its nodes' numbers, so in ascending order one
+	// step leads to a name that is already right.
 	for n := range f.tree {
 		f.tree[n] = f.tree[f.tree[n]]
 	}
@@ -136,7 +136,7 @@ func (f *forest) offer(block int) {
 	f.edges[block] = left
 }
 
-// find follows a node to the name of its tree, and makes the way shorter.
+// find returns the name of a node's tree, and shortens the path to it.
 func (f *forest) find(node int32) int32 {
 	for f.tree[node] != node {
 		f.tree[node] = f.tree[f.tree[node]]

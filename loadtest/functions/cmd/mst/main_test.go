@@ -24,7 +24,8 @@ func grown(t interface{ Fatal(...any) }, nodes int, edges []graph.Edge, workers 
 	return f
 }
 
-// prim grows a tree from each node that has none, by its lightest edge.
+// prim grows a tree from each node that is in none, by its lightest
+// edge.
 func prim(nodes int, edges []graph.Edge) (chosen int, weight int64) {
 	in := make([]bool, nodes)
 	for start := range nodes {

@@ -1,6 +1,6 @@
 // Command pagerank ranks the nodes of a randomly generated graph (GP in LIBRA's
-// Table 1). The body says which graph in about as many bytes for each, so that
-// the cost follows the content and not the size.
+// Table 1). The body describes any graph in about the same number of bytes, so
+// that the cost follows the content and not the size.
 package main
 
 import (
@@ -106,7 +106,7 @@ func generate(s spec) graph {
 	return g
 }
 
-// rank iterates until no more than tolerance of the rank moved.
+// rank iterates until at most tolerance of the rank moves, or maxIterations times.
 func (g graph) rank(ctx context.Context, damping, tolerance float64) ([]float64, int, error) {
 	n := len(g.out)
 	ranks, share := make([]float64, n), make([]float64, n)

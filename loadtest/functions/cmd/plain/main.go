@@ -1,5 +1,5 @@
-// Command plain answers with the checksum of the body: the service of somebody
-// who did not opt in to Libra, to show that nothing changes for them.
+// Command plain answers with the checksum of the body. It is a service whose
+// owner did not opt in to Libra, and shows that nothing changes for it.
 package main
 
 import (

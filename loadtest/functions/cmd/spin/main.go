@@ -1,6 +1,6 @@
-// Command spin uses as much CPU as the body says ("50ms"), and none for an empty
-// one: what the benches need, which measure what is around a function. SPIN_THREADS is a
-// number of threads that always compute beside that (0): somebody's batch work.
+// Command spin uses as much CPU as the body says ("50ms"), and none for an empty body.
+// The benches need it to measure what is around a function. SPIN_THREADS (0) is the
+// number of threads that always compute beside that, like somebody's batch work.
 package main
 
 import (
@@ -31,7 +31,7 @@ func work(ctx context.Context, body []byte) (any, error) {
 	if err != nil || want < 0 || want > longest {
 		return nil, server.BadRequestError{Err: fmt.Errorf("the body is %.20q; it must be a duration of CPU such as 50ms, at most %v", body, longest)}
 	}
-	// Its CPU is that of a thread, so the thread must be its own.
+	// CPU time is counted per thread, so the thread must be the request's own.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	start, err := used()
@@ -49,7 +49,7 @@ func work(ctx context.Context, body []byte) (any, error) {
 	return map[string]string{"cpu": want.String()}, nil
 }
 
-// used is the CPU that this thread has used.
+// used returns the CPU time that this thread has used.
 func used() (time.Duration, error) {
 	var usage syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_THREAD, &usage); err != nil {
@@ -58,7 +58,7 @@ func used() (time.Duration, error) {
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano()), nil
 }
 
-// threads is how many always compute.
+// threads parses the number of threads that always compute.
 func threads(said string) (int, error) {
 	if said == "" {
 		return 0, nil

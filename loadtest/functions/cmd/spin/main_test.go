@@ -11,7 +11,7 @@ import (
 )
 
 func TestWorkUsesTheCPUThatTheBodyNames(t *testing.T) {
-	runtime.LockOSThread() // work locks it once more, and so runs here
+	runtime.LockOSThread() // work locks it again, and so runs on this thread
 	defer runtime.UnlockOSThread()
 	for body, want := range map[string]time.Duration{"": 0, "0s": 0, "20ms": 20 * time.Millisecond} {
 		before, err := used()

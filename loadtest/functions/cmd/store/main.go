@@ -1,6 +1,6 @@
-// Command store is what the demo's functions wait for: an object store and a
-// table of rows, as far away as such things are. It reads each upload at a fixed
-// bandwidth, of STORE_KIB_PER_SECOND (256), and takes a fixed time to answer a query, STORE_QUERY_TIME (40ms).
+// Command store is what the demo's functions wait for: an object store and a table of rows,
+// as far away as such things are. It reads each upload at a fixed bandwidth,
+// STORE_KIB_PER_SECOND (256), and takes a fixed time to answer a query, STORE_QUERY_TIME (40ms).
 package main
 
 import (
@@ -36,7 +36,7 @@ const (
 	receiveBufferBytes = 32 << 10
 )
 
-// paced reads no faster than a bandwidth.
+// paced reads from r no faster than bytesPerSecond.
 type paced struct {
 	bytesPerSecond int64
 

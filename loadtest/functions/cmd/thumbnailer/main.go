@@ -23,7 +23,8 @@ const (
 )
 
 var (
-	// sides are those of the squares that the thumbnails fit, the smallest last.
+	// sides are the sides of the squares that the thumbnails fit, the smallest
+	// last.
 	sides  = []int{960, 480, 160}
 	bounds = picture.Bounds{MinSide: 16, MaxPixels: 8 << 20}
 )
@@ -34,7 +35,8 @@ type result struct {
 	Thumbnails int    `json:"thumbnails"`
 	Bytes      int    `json:"thumbnail_bytes"`
 	CRC32      uint32 `json:"thumbnail_crc32"`
-	// Layout is the smallest thumbnail's: that of the picture, or it shows another.
+	// Layout is the smallest thumbnail's. It is the picture's, or the thumbnail
+	// shows another picture.
 	Layout uint32 `json:"layout"`
 }
 

@@ -39,7 +39,7 @@ func (u uploader) work(ctx context.Context, body []byte) (any, error) {
 		sent.CloseWithError(pack(io.MultiWriter(sent, wire), body))
 	}()
 	stored, err := u.store.Put(ctx, key, line)
-	// A store that fails does so before it has read everything.
+	// A failed store may not have read everything, and pack must not wait for it.
 	line.Close()
 	<-packed
 	if err != nil {
@@ -51,7 +51,7 @@ func (u uploader) work(ctx context.Context, body []byte) (any, error) {
 	return result{Bytes: len(body), CRC32: crc32.ChecksumIEEE(body), SHA256: key, Stored: stored.Bytes}, nil
 }
 
-// pack writes the body piece by piece, so that compressing keeps step with the line.
+// pack writes the body piece by piece, so that compression keeps pace with the line.
 func pack(w io.Writer, body []byte) error {
 	z, err := gzip.NewWriterLevel(w, gzip.BestSpeed)
 	if err != nil {

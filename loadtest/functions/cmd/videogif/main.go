@@ -1,8 +1,8 @@
-// Command videogif makes an animated GIF of the Motion JPEG video in the body: its
-// frames, one after the other (VP in LIBRA's Table 1). A frame that shows what the
-// one before does only makes that last longer; each other gets a palette of its own
-// and is dithered. So the cost follows how large the frames are and how many move,
-// and not how many bytes they take.
+// Command videogif makes an animated GIF of the Motion JPEG video in the body,
+// frame by frame (VP in LIBRA's Table 1). A frame that shows the same as the one
+// before only makes that one last longer; any other gets a palette of its own and
+// is dithered. So the cost follows the size of the frames and how many of them
+// move, and not how many bytes they take.
 package main
 
 import (
@@ -45,7 +45,7 @@ type result struct {
 	Hundredths int    `json:"duration_cs"`
 	Bytes      int    `json:"gif_bytes"`
 	CRC32      uint32 `json:"gif_crc32"`
-	// Layouts is the sum of those of the frames of the GIF, as it shows them.
+	// Layouts is the sum of the layouts of the GIF's frames, as it shows them.
 	Layouts int64 `json:"layouts"`
 }
 
@@ -54,7 +54,7 @@ func work(ctx context.Context, body []byte) (any, error) {
 	if err != nil {
 		return nil, server.BadRequestError{Err: fmt.Errorf("the body is no Motion JPEG video: %w", err)}
 	}
-	// What the first says of all; that they agree is seen when they are decoded.
+	// The first frame's size counts for all; decode checks that they agree.
 	first, err := bounds.Decode(frames[0])
 	if err != nil {
 		return nil, server.BadRequestError{Err: fmt.Errorf("frame 0: %w", err)}
@@ -133,13 +133,13 @@ func frameLength(b []byte) (int, error) {
 		if at+3 >= len(b) {
 			break
 		}
-		// A segment, whose length counts itself.
+		// A segment's length includes the length field.
 		at += 2 + int(b[at+2])<<8 + int(b[at+3])
 		if marker != startOfScan {
 			continue
 		}
-		// What follows it ends at the next marker. A zero, or a restart, after
-		// ff is none.
+		// The scan's data ends at the next marker. ff before a zero, or before a
+		// restart, is none.
 		for at+1 < len(b) && (b[at] != 0xff || b[at+1] == 0 || b[at+1]&0xf8 == 0xd0) {
 			at++
 		}
@@ -147,7 +147,7 @@ func frameLength(b []byte) (int, error) {
 	return 0, errors.New("it has no end")
 }
 
-// decode returns the frames, which must have the size, as small as the GIF's.
+// decode returns the frames, which must have the size, shrunk to the GIF's.
 func decode(ctx context.Context, frames [][]byte, size image.Point, workers int) ([]*image.RGBA, error) {
 	small := make([]*image.RGBA, len(frames))
 	err := parallel.Do(ctx, workers, len(frames), func(i int) error {
@@ -177,7 +177,7 @@ func moving(frames []*image.RGBA) (kept []*image.RGBA, delays []int) {
 	return kept, delays
 }
 
-// difference is the mean difference of two pictures' values.
+// difference returns the mean difference of two pictures' values.
 func difference(a, b *image.RGBA) int {
 	sum := 0
 	for i, v := range a.Pix {

@@ -37,8 +37,8 @@ func tints(img *image.RGBA) []tint {
 	return all
 }
 
-// paletteOf cuts the colours at the median of the box with the most pixels times
-// width, until there are enough boxes, and takes the mean of each.
+// paletteOf splits the colours at the median of the box with the most pixels
+// times width, until there are enough boxes, and returns the mean of each.
 func paletteOf(all []tint, colors int) color.Palette {
 	boxes := []box{newBox(all)}
 	for len(boxes) < colors {
@@ -66,7 +66,7 @@ func paletteOf(all []tint, colors int) color.Palette {
 type box struct {
 	tints []tint
 	n     int
-	axis  int // that it is widest on
+	axis  int // on which it is widest
 	width int // on that axis
 }
 
@@ -89,7 +89,7 @@ func newBox(tints []tint) box {
 
 func (b box) weight() int { return b.n * b.width }
 
-// cut cuts a box of some width into two that both have colours.
+// cut splits a box of some width into two that both have colours.
 func (b box) cut() (low, high box) {
 	slices.SortFunc(b.tints, func(s, t tint) int { return cmp.Compare(s.value[b.axis], t.value[b.axis]) })
 	half, seen := 1, b.tints[0].n

@@ -1,4 +1,4 @@
-// Package inputstest checks functions by the inputs that are made for them.
+// Package inputstest checks functions with the inputs that are made for them.
 package inputstest
 
 import (
@@ -11,7 +11,7 @@ import (
 )
 
 // Check has work answer the first count inputs of the function, and fails the test
-// unless it says of each what is expected.
+// unless each answer says what is expected.
 func Check(t *testing.T, function string, count uint64, work func(ctx context.Context, body []byte) (any, error)) {
 	t.Helper()
 	for n := range count {

@@ -1,4 +1,4 @@
-// Command trace makes schedules for loadtest/k6 out of traces.
+// Command trace makes schedules for loadtest/k6 from traces.
 package main
 
 import (
@@ -24,7 +24,7 @@ const (
 	corpusFile   = "corpus.bin"
 )
 
-// source are the flags that say which trace.
+// source has the flags that choose the trace.
 type source struct {
 	invocations, durations, memory string
 	functions, minutes             int
@@ -124,7 +124,7 @@ func newSchedule(s *source) *cobra.Command {
 	return cmd
 }
 
-// functions spells out the names of workloads.
+// functions expands the names of workloads to those of functions.
 func functions(names []string) []string {
 	workloads := map[string][]string{"mixed": trace.Mixed, "related": trace.Related, "unrelated": trace.Unrelated}
 	var all []string
@@ -172,7 +172,7 @@ func write(dir string, entries []trace.Entry, corpus []byte) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	// One entry per line, to be read by people and by diff.
+	// One entry per line, for people and for diff.
 	var b bytes.Buffer
 	for i, e := range entries {
 		line, err := json.Marshal(e)
