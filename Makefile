@@ -39,10 +39,10 @@ help: ## List the targets.
 
 .PHONY: demo
 ifdef CLUSTER
-demo: images-to-push bin/demo ## Stock Knative against Libra and no limits on the box, a table and a report (9 min); CLUSTER=<context> IMAGES=<repo> for another cluster, DEMO=--help for options.
+demo: images-to-push bin/demo ## Compare stock Knative, Libra and no limits on the box, with a table and a report (9 min); CLUSTER=<context> IMAGES=<repo> for another cluster, DEMO=--help for options.
 	bin/demo run $(ON_CLUSTER) --out out/demo $(DEMO)
 else
-demo: box-up bin/demo ## Stock Knative against Libra and no limits on the box, a table and a report (9 min); CLUSTER=<context> IMAGES=<repo> for another cluster, DEMO=--help for options.
+demo: box-up bin/demo ## Compare stock Knative, Libra and no limits on the box, with a table and a report (9 min); CLUSTER=<context> IMAGES=<repo> for another cluster, DEMO=--help for options.
 	$(BOX) load --out out/images.json
 	bin/demo run $(ON_BOX) --out out/demo $(DEMO)
 endif
@@ -63,13 +63,13 @@ box-build: $(BOX) ## Build or fetch everything that runs on the box (half an hou
 box-up: box-build ## Start the box and install Knative, Istio and KServe on it; NODES=3 for two workers beside its node.
 	$(BOX) up --nodes $(NODES)
 
-box-down: $(BOX) ## Stop the box and remove all that it made.
+box-down: $(BOX) ## Stop the box and remove everything it made.
 	$(BOX) down
 
-box-status: $(BOX) ## What runs, what is not ready, where things are.
+box-status: $(BOX) ## Show what runs, what is not ready, and where things are.
 	$(BOX) status
 
-box-logs: $(BOX) ## Log of one part: make box-logs C=kubelet, and of a worker's with NODE=w1
+box-logs: $(BOX) ## Show the log of a part: make box-logs C=kubelet, and of a worker's with NODE=w1
 	@test -n "$(C)" || { $(BOX) logs --help; exit 2; }
 	$(BOX) logs $(C) $(if $(NODE),--node $(NODE))
 
@@ -96,13 +96,13 @@ unit: deps ## Go tests with the race detector; a real Redis where one is needed.
 	cd loadtest/box && CGO_ENABLED=1 go test -race -shuffle=on -p 2 $(BOX_PACKAGES)
 	cd $(SCHEDULER) && $(AS_IN_IMAGE) go test -shuffle=on ./... # with the race detector it takes minutes to build Kubernetes
 
-cgroup-v2-test: bin/vmlinuz bin/brd.ko ## The cgroup code, who waits and the agent on a real cgroup v2, in an emulated virtual machine (a minute).
+cgroup-v2-test: bin/vmlinuz bin/brd.ko ## Tests of cgroups, pressure and the agent on a real cgroup v2, in an emulated virtual machine (a minute).
 	go run ./resizer/cgroup/vmtest -kernel bin/vmlinuz -module "bin/brd.ko rd_nr=1 rd_size=131072" ./resizer/cgroup ./resizer/pressure ./resizer/agent
 
 predictor-test: $(VENV)/.stamp ## Tests of the predictor, with a real Redis and a real server.
 	cd predictor && .venv/bin/pytest
 
-e2e: box-build bin/demo ## End-to-end test on a box of its own: a demo; then, with TLS and users in Redis, resizes under load, memory beyond the limit, faults, opt-out; NODES=3 for those of several nodes too.
+e2e: box-build bin/demo ## End-to-end test on a box of its own: a demo; then, with TLS and users in Redis, resizes under load, memory beyond the limit, faults, opt-out; NODES=3 also runs those for several nodes.
 	$(BOX) down
 	$(BOX) up --nodes $(NODES)
 	$(BOX) load --with scheduler --out out/images.json
@@ -113,7 +113,7 @@ e2e: box-build bin/demo ## End-to-end test on a box of its own: a demo; then, wi
 	$(BOX) down
 
 .PHONY: install-test shipped-test helm-test same-release-test
-install-test: box-build ## A release on a box with stock Knative, from a registry: installed, seen, used and taken off by the commands of docs/install.md, with what it needs broken, and all that ships shown to that API server (20 min); WITHOUT=kserve for the commands alone on a box without KServe, and then INGRESS=kourier on one with Kourier in place of Istio.
+install-test: box-build ## Install a release from a registry on a box with stock Knative, look at it, use it and remove it, by the commands of docs/install.md; break what it needs; and show all that ships to that API server (20 min). WITHOUT=kserve runs only the commands, on a box without KServe; INGRESS=kourier with it, on one with Kourier in place of Istio.
 	$(BOX) down
 	$(BOX) up $(VARIANT)
 	$(BOX) load --out out/images.json
@@ -126,21 +126,21 @@ install-test: box-build ## A release on a box with stock Knative, from a registr
 VARIANT := $(strip $(if $(WITHOUT),--without $(WITHOUT)) $(if $(INGRESS),--ingress $(INGRESS)))
 INSTALL_OUT = out/install-test$(if $(WITHOUT),-without-$(WITHOUT))$(if $(INGRESS),-$(INGRESS))
 
-shipped-test: box-build ## The files of a release deleted on the box under load, in several orders, and the stock activator applied over Libra's (25 min).
+shipped-test: box-build ## Delete the files of a release on the box under load, in several orders, and apply the stock activator over Libra's (25 min).
 	$(BOX) down
 	$(BOX) up
 	$(BOX) load --out out/images.json
 	go test -tags install -count=1 -timeout 60m -v -run TestNothingShipped ./loadtest/install -args $(INSTALLS) -out "$(CURDIR)/out/install-test"
 	$(BOX) down
 
-helm-test: box-build ## The chart of a release on a box, by the Helm commands of docs/install.md: installed, upgraded and taken off under load (10 min).
+helm-test: box-build ## Install, upgrade and remove the chart of a release on a box under load, by the Helm commands of docs/install.md (10 min).
 	$(BOX) down
 	$(BOX) up
 	$(BOX) load --out out/images.json
 	go test -tags install -count=1 -timeout 40m -v -run TestChart ./loadtest/install -args $(INSTALLS) -helm "$$($(BOX) path helm)" -out "$(CURDIR)/out/helm-test"
 	$(BOX) down
 
-same-release-test: ## The images of a release for both architectures, twice, with nothing in common: the digests must be the same (30 min).
+same-release-test: ## Build the images of a release for both architectures twice, with nothing in common: the digests must be the same (30 min).
 	go test -tags install -count=1 -timeout 60m -v -run TestReleasesAreTheSame ./loadtest/install -args -out "$(CURDIR)/out/install-test"
 
 INSTALLS = -kubeconfig "$$($(BOX) kubeconfig)" -box "$(CURDIR)/$(BOX)" -functions "$(CURDIR)/out/images.json" -kubelite "$$($(BOX) path kubelite)"
@@ -149,7 +149,7 @@ INSTALLS = -kubeconfig "$$($(BOX) kubeconfig)" -box "$(CURDIR)/$(BOX)" -function
 
 .PHONY: evaluate
 ifeq ($(NODES),1)
-evaluate: box-up bin/demo ## Stock, no CPU limits, VPA and Libra on ten functions, with a report (two hours); QUICK=1 for a look (15 min), ABLATIONS=1 for Libra without some of it, NODES=3 for which pod requests go to, EVALUATE=--help for options.
+evaluate: box-up bin/demo ## Compare stock, no CPU limits, VPA and Libra on ten functions, with a report (two hours); QUICK=1 for a quick look (15 min), ABLATIONS=1 for Libra without some of its parts, NODES=3 for which pod gets a request, EVALUATE=--help for options.
 	$(BOX) load $(if $(QUICK)$(ABLATIONS),,--with vpa) --out out/images.json
 	bin/demo evaluate $(ON_BOX) --out out/evaluate$(if $(ABLATIONS),-ablations) $(if $(QUICK),--quick) $(if $(ABLATIONS),--ablations) $(EVALUATE)
 else
@@ -162,39 +162,39 @@ evaluate: box-up bin/demo
 endif
 
 .PHONY: bench-predictor
-bench-predictor: deps $(VENV)/.stamp-bench ## How right and how fast the predictor is, on functions really run (half an hour the first time); BENCH=--help for options.
+bench-predictor: deps $(VENV)/.stamp-bench ## Measure how right and how fast the predictor is, on functions really run (half an hour the first time); BENCH=--help for options.
 	cd predictor && .venv/bin/python -m bench $(BENCH)
 
 .PHONY: bench-predictor-functions
-bench-predictor-functions: deps $(VENV)/.stamp-bench ## What 10,000 functions cost the Redis and the predictor that ship (5 min, and 8 more the first time); BENCH=--help for options.
+bench-predictor-functions: deps $(VENV)/.stamp-bench ## Measure what 10,000 functions cost Redis and the predictor, as they ship (5 min, and 8 more the first time); BENCH=--help for options.
 	cd predictor && .venv/bin/python -m bench.functions $(BENCH)
 
 .PHONY: bench-pool
-bench-pool: bin/bench-pool deps ## Begin and End in the pools of 1, 100, 1,000 and 2,000 nodes, on one Redis core and with the memory that ships (15 min); BENCH=--quick for a smoke, BENCH=--help for options.
+bench-pool: bin/bench-pool deps ## Measure Begin and End in the pools of 1, 100, 1,000 and 2,000 nodes, on one Redis core and with the memory that ships (15 min); BENCH=--quick for a smoke test, BENCH=--help for options.
 	$< --seed $(SEED) --commit $(COMMIT) $(BENCH)
 
 .PHONY: bench-place
-bench-place: bin/bench-place bin/bench-pool box-build deps ## How long it takes to choose the pod of a request among 1,000 nodes, by each policy; what the picture that it is by costs Redis, how old it is, how much of what it promises four activators' requests get, and how soon an edit of a policy is in force (5 min); BENCH=--quick for a smoke, BENCH=--help for options.
+bench-place: bin/bench-place bin/bench-pool box-build deps ## Measure how long each policy takes to choose a request's pod among 1,000 nodes; what the picture behind the choice costs Redis, how old it is, and how much of what it promises four activators' requests get; and how soon an edit of a policy is in force (5 min). BENCH=--quick for a smoke test, BENCH=--help for options.
 	$< --kubelite "$$($(BOX) path kubelite)" --seed $(SEED) --commit $(COMMIT) $(BENCH)
 
 .PHONY: bench-scheduler
-bench-scheduler: box-build deps ## How fast pods are placed on 1,000 nodes, by Libra's profile and by a stock one of the same scheduler, in turn (5 min); BENCH="-nodes=100 -blocks=6" for a smoke.
+bench-scheduler: box-build deps ## Measure how fast Libra's profile and a stock one of the same scheduler place pods on 1,000 nodes, in turn (5 min); BENCH="-nodes=100 -blocks=6" for a smoke test.
 	cd $(SCHEDULER) && bash -o pipefail -c '$(AS_IN_IMAGE) go test -tags bench -count=1 -timeout 1h -v -run TestThroughput . -args -seed $(SEED) -commit $(COMMIT) -out $(CURDIR)/out/bench-scheduler $(BENCH) 2>&1 | grep -v "^[IEW][0-9]"'
 
 BASE ?= origin/main
 
 .PHONY: bench-pool-compare
-bench-pool-compare: bin/bench-pool deps ## The pool of another commit against this one's, in turn (7 min); BASE=origin/main, or a commit without one trick; BENCH=--help for options.
+bench-pool-compare: bin/bench-pool deps ## Compare the pool of another commit with this one's, in turn (7 min); BASE=origin/main, or a commit without one trick; BENCH=--help for options.
 	rm -rf out/base && mkdir -p out/base && git archive $(BASE) | tar -x -C out/base
 	cd out/base && go build -o ../bench-pool-base ./loadtest/bench/pool
 	$< compare --with base=out/bench-pool-base --seed $(SEED) --commit $(COMMIT) $(BENCH)
 
 .PHONY: skew-test
-skew-test: deps ## Parts of the pool of another commit and of this one on one Redis, under load, there and back (1 min); BASE=origin/main, or HEAD~1 where that is this one.
+skew-test: deps ## Run another commit's parts of the pool beside this one's on one Redis, under load, there and back (1 min); BASE=origin/main, or HEAD~1 if that is this one.
 	go test -tags skew -count=1 -v -run TestSkew ./loadtest/skew -base $(BASE)
 
 .PHONY: upgrade-test base-tree
-upgrade-test: base-tree box-build ## The release of another commit on a box, upgraded to this one's under load by the commands of docs/install.md, and back (10 min); BASE=origin/main, or HEAD~1 where that is this one.
+upgrade-test: base-tree box-build ## Upgrade another commit's release on a box to this one's, and back, under load, by the commands of docs/install.md (10 min); BASE=origin/main, or HEAD~1 if that is this one.
 	$(BOX) down
 	$(BOX) up
 	$(BOX) load --out out/images.json
@@ -209,27 +209,27 @@ base-tree:
 	rm -rf out/base && mkdir -p out/base && git archive "$(BASE)" | tar -x -C out/base
 
 .PHONY: bench-resizer
-bench-resizer: bin/bench-resizer bin/libra-resizer bin/libra-agent bin/kwok-$(KWOK)/kwok box-build deps ## The controller on KWOK's 1,000 nodes and 50,000 pods, killed leaders, and the agent of a full node (20 min, root); BENCH=--quick for a smoke (3 min), BENCH=--help for options.
+bench-resizer: bin/bench-resizer bin/libra-resizer bin/libra-agent bin/kwok-$(KWOK)/kwok box-build deps ## Measure the controller on KWOK's 1,000 nodes and 50,000 pods, killed leaders, and the agent of a full node (20 min, root); BENCH=--quick for a smoke test (3 min), BENCH=--help for options.
 	$< --kubelite "$$($(BOX) path kubelite)" --kwok bin/kwok-$(KWOK)/kwok --controller bin/libra-resizer --agent bin/libra-agent --seed $(SEED) --commit $(COMMIT) $(BENCH)
 
 .PHONY: chaos
-chaos: box-up bin/demo bin/chaos ## Break each part under load on the box, alone and in pairs, under both sources (half an hour); NODES=3 for two workers, and CHAOS="--source node --only redis-kill" for some, bin/chaos --help for options.
+chaos: box-up bin/demo bin/chaos ## Break each part under load on the box, alone and in pairs, under both sources (half an hour); NODES=3 for two workers, CHAOS="--source node --only redis-kill" for some faults, bin/chaos --help for options.
 	$(BOX) load --out out/images.json
 	$(FUNCTIONS_OF_TESTS)
 	bin/chaos $(ON_BOX) --nodes $(NODES) $(CHAOS)
 
 .PHONY: node-test
-node-test: box-build bin/node-test ## Libra on emulated nodes with systemd, cgroup v2 and kubelets of two releases, and what is done to such nodes (25 min); NODE=--help for options.
+node-test: box-build bin/node-test ## Test Libra on emulated nodes with systemd, cgroup v2 and kubelets of two releases, and what is done to such nodes (25 min); NODE=--help for options.
 	bin/node-test run --box $(BOX) $(NODE)
 
 .PHONY: bench-activator bench-resize bench-safeguard box-libra
-bench-activator: bin/bench-activator box-libra ## Libra's activator against the stock one, interleaved (15 min); BENCH=--quick for a smoke, BENCH=--help for options.
+bench-activator: bin/bench-activator box-libra ## Compare Libra's activator with the stock one, interleaved (15 min); BENCH=--quick for a smoke test, BENCH=--help for options.
 	$< $(ON_BOX) $(BENCH)
 
-bench-resize: bin/bench-resize box-libra ## From the intent to the limit in the cgroup, by the API and by the node agent; BENCH=--quick, BENCH=--help.
+bench-resize: bin/bench-resize box-libra ## Measure the time from the intent to the limit in the cgroup, by the API and by the node agent; BENCH=--quick, BENCH=--help.
 	$< $(ON_BOX) $(BENCH)
 
-bench-safeguard: bin/bench-safeguard box-libra ## From usage at the threshold, and from a donor's end, to the limit restored; BENCH=--quick, BENCH=--help.
+bench-safeguard: bin/bench-safeguard box-libra ## Measure the time from usage at the threshold, and from a donor's end, to the restored limit; BENCH=--quick, BENCH=--help.
 	$< $(ON_BOX) $(BENCH)
 
 ON_BOX = --kubeconfig "$$($(BOX) kubeconfig)" --images out/images.json --seed $(SEED) --commit $(COMMIT)
@@ -248,7 +248,7 @@ box-libra: box-up bin/demo
 DOWNLOADS ?= https://libra.dev/releases/$(VERSION)
 
 .PHONY: release
-release: $(BOX) bin/dist ## Images for amd64 and arm64, the files that install them, the plugin and checksums into dist/; REGISTRY=<repository> VERSION=0.1.0, PUSH=1 to push the images, SIGN=<command> to sign the checksums.
+release: $(BOX) bin/dist ## Write images for amd64 and arm64, the files that install them, the plugin and checksums to dist/; REGISTRY=<repository> VERSION=0.1.0, PUSH=1 to push the images, SIGN=<command> to sign the checksums.
 	@test -n "$(REGISTRY)" || { echo "make release needs REGISTRY=<repository>: where clusters will pull the images from, as registry.example/libra"; exit 2; }
 	@test -n "$(VERSION)" || { echo "make release needs VERSION=<version>, as 0.1.0"; exit 2; }
 	rm -rf dist
@@ -257,7 +257,7 @@ release: $(BOX) bin/dist ## Images for amd64 and arm64, the files that install t
 	$(if $(SIGN),cd dist && $(SIGN) SHA256SUMS)
 
 .PHONY: audit licences
-audit: out/audit/.stamp ## Known vulnerabilities of what Libra is built from, of the Go database and of PyPI: not in CI, as both are online.
+audit: out/audit/.stamp ## Look for known vulnerabilities in what Libra is built from, in the Go database and PyPI: not in CI, as both are online.
 	GOBIN="$(CURDIR)/bin" go install $(GOVULNCHECK)
 	bin/govulncheck ./...
 	cd $(SCHEDULER) && "$(CURDIR)/bin/govulncheck" ./...
@@ -268,7 +268,7 @@ audit: out/audit/.stamp ## Known vulnerabilities of what Libra is built from, of
 LICENCES_GO     := Apache-2.0,BSD-2-Clause,BSD-3-Clause,ISC,MIT,MPL-2.0
 LICENCES_PYTHON := 0BSD;Apache;BSD;CC0;MIT;MPL;Mozilla Public License 2.0;PSF;Python Software Foundation;Zlib
 
-licences: out/audit/.stamp $(VENV)/.stamp ## That all of a release has a licence that it may be shipped with (2 min).
+licences: out/audit/.stamp $(VENV)/.stamp ## Check that everything in a release has a licence that permits shipping it (2 min).
 	@: It tells the standard library by GOROOT.
 	export GOROOT="$$(go env GOROOT)" && go run $(GO_LICENSES) check ./activator-plugin/cmd/... ./resizer/cmd/... ./pkg/kubectl/cmd/... --ignore libra.dev/libra --allowed_licenses=$(LICENCES_GO) && \
 	  cd $(SCHEDULER) && go run $(GO_LICENSES) check ./cmd/... --ignore libra.dev/libra --allowed_licenses=$(LICENCES_GO)
@@ -285,7 +285,7 @@ out/audit/.stamp:
 build: bin/box bin/demo bin/libra-scheduler ## Build the command-line tools into bin/.
 	go build ./...
 
-generate: ## Write what follows from the sources: definitions and copies of Libra's own objects, and docs/reference.
+generate: ## Generate what follows from the sources: definitions and copies of Libra's own objects, and docs/reference.
 	go run $(CONTROLLER_GEN) object crd paths=./pkg/api/... output:crd:dir=manifests/base/crds
 	go test ./docs ./dashboards ./manifests/dist -run Reference -update
 

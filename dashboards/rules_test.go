@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-var update = flag.Bool("update", false, "write operator/prometheusrule.yaml anew from the rule files")
+var update = flag.Bool("update", false, "rewrite operator/prometheusrule.yaml from the rule files")
 
 const (
 	operatorRules = "operator/prometheusrule.yaml"

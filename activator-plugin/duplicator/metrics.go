@@ -71,7 +71,7 @@ func newMetrics(mp metric.MeterProvider) (*metrics, error) {
 		errs  [5]error
 	)
 	m.copies, errs[0] = meter.Int64Counter("libra.duplicator.copies",
-		metric.WithDescription("Copies of revisions that were made, per revision"),
+		metric.WithDescription("Copies of revisions made, per revision"),
 		metric.WithUnit("{copy}"))
 	m.duplications, errs[1] = meter.Int64Counter("libra.duplicator.duplications",
 		metric.WithDescription("Duplications that ended, per revision, by `result`"),
@@ -80,10 +80,10 @@ func newMetrics(mp metric.MeterProvider) (*metrics, error) {
 		metric.WithDescription("Requests to copies, per revision, by `result`"),
 		metric.WithUnit("{request}"))
 	m.skipped, errs[3] = meter.Int64Counter("libra.duplicator.skipped",
-		metric.WithDescription("Requests not kept and revisions not duplicated, per revision, by the `reason`"),
+		metric.WithDescription("Requests not kept and revisions not duplicated, per revision, by `reason`"),
 		metric.WithUnit("1"))
 	m.removals, errs[4] = meter.Int64Counter("libra.duplicator.removals",
-		metric.WithDescription("Copies that were to be removed, per revision, by `result` and whether they had been left behind (`left_behind`)"),
+		metric.WithDescription("Attempts to remove copies, per revision, by `result` and whether the copy had been left behind (`left_behind`)"),
 		metric.WithUnit("{copy}"))
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, fmt.Errorf("making the duplicator's metrics: %w", err)

@@ -23,7 +23,7 @@ type metrics struct{ forwards metric.Int64Counter }
 
 func newMetrics(mp metric.MeterProvider) (*metrics, error) {
 	forwards, err := mp.Meter(scopeName).Int64Counter("libra.placement.forwards",
-		metric.WithDescription("Requests that were to be passed on to an activator in another `zone`, by `outcome`: forwarded, no_activator, unreachable, failed or cancelled"),
+		metric.WithDescription("Requests to forward to an activator in another `zone`, by `outcome`: forwarded, no_activator, unreachable, failed or cancelled"),
 		metric.WithUnit("{request}"))
 	if err != nil {
 		return nil, fmt.Errorf("making the metrics of requests passed on: %w", err)

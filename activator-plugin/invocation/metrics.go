@@ -151,48 +151,48 @@ func newMetrics(mp metric.MeterProvider) (*metrics, error) {
 		errs  [14]error
 	)
 	m.dispatched, errs[0] = meter.Int64Counter("libra.invocations",
-		metric.WithDescription("Invocations of opted-in revisions, per revision, by `role` (donor, borrower, donor_and_borrower, neither, observed, unmanaged), by `reason` where they are only observed or unmanaged, and by whether their pods are `ranked`"),
+		metric.WithDescription("Invocations of opted-in revisions, per revision, by `role` (donor, borrower, donor_and_borrower, neither, observed, unmanaged), by `reason` if only observed or unmanaged, and by whether their pods are `ranked`"),
 		metric.WithUnit("{invocation}"))
 	m.inFlight, errs[1] = meter.Int64UpDownCounter("libra.invocations.in_flight",
-		metric.WithDescription("Invocations from their Begin until their End is answered"),
+		metric.WithDescription("Invocations in flight, from their Begin until their End is answered"),
 		metric.WithUnit("{invocation}"))
 	m.ended, errs[2] = meter.Int64Counter("libra.invocations.ended",
 		metric.WithDescription("Invocations that ended, per revision, by whether the pool still knew them (`found`) and whether they had `lent` or `borrowed` anything"),
 		metric.WithUnit("{invocation}"))
 	m.refused, errs[3] = meter.Int64Counter("libra.sizes.refused",
-		metric.WithDescription("Input sizes that were refused, by the `field` that was wrong"),
+		metric.WithDescription("Refused input sizes, by the `field` that was wrong"),
 		metric.WithUnit("{request}"))
 	m.poolCalls, errs[4] = meter.Float64Histogram("libra.pool.call.duration",
-		metric.WithDescription("Time of the activator's calls of Redis, off the request path, by `operation` (begin, end, renew) and `result` (ok, deadline, refused, error, not_sent). Refused are those that fail until something is changed"),
+		metric.WithDescription("Duration of the activator's Redis calls, off the request path, by `operation` (begin, end, renew) and `result` (ok, deadline, refused, error, not_sent). Refused calls fail until something is changed"),
 		metric.WithUnit("s"),
 		metric.WithExplicitBucketBoundaries(.0001, .0002, .0005, .001, .002, .005, .01, .05, .1, .5, 1))
 	m.refusedAnnotations, errs[5] = meter.Int64Counter("libra.annotations.refused",
-		metric.WithDescription("Invocations of revisions with an annotation that was refused, by the `annotation`"),
+		metric.WithDescription("Invocations of revisions with a refused annotation, by `annotation`"),
 		metric.WithUnit("{invocation}"))
 	m.cpu, errs[6] = meter.Float64Counter("libra.invocations.cpu",
-		metric.WithDescription("CPU that invocations could lend (`kind` surplus) or would borrow (want), in core-seconds, per revision: the volume times how long they ran. `withheld` says that their mode kept them from it"),
+		metric.WithDescription("CPU that invocations could lend (`kind` surplus) or would borrow (want), in core-seconds, per revision: the volume times their run time. `withheld` tells whether their mode prevented it"),
 		metric.WithUnit("s"))
 	m.memory, errs[7] = meter.Float64Counter("libra.invocations.memory",
-		metric.WithDescription("Memory that invocations could lend (`kind` surplus) or would borrow (want), in byte-seconds, per revision: the volume times how long they ran. `withheld` says that their mode kept them from it"),
+		metric.WithDescription("Memory that invocations could lend (`kind` surplus) or would borrow (want), in byte-seconds, per revision: the volume times their run time. `withheld` tells whether their mode prevented it"),
 		metric.WithUnit("{byte_second}"))
 	m.abandoned, errs[8] = meter.Int64Counter("libra.invocations.abandoned",
-		metric.WithDescription("Invocations whose client went away before it had the whole response, or whose time ran out, and upgraded connections, of which it is not seen who closed them, per revision: their pods lend nothing until they are seen at rest"),
+		metric.WithDescription("Invocations whose client went away before it had the whole response, or whose time ran out, and upgraded connections, where it is not seen who closed them, per revision: their pods lend nothing until seen at rest"),
 		metric.WithUnit("{invocation}"))
 	m.placed, errs[9] = meter.Int64Counter("libra.placement.choices",
-		metric.WithDescription("Requests whose pod was chosen, by the `policy`, and by the `outcome` for the pod that Knative had picked"),
+		metric.WithDescription("Requests that a pod was chosen for, by `policy` and by `outcome` for the pod that Knative had picked"),
 		metric.WithUnit("{request}"))
 	m.over, errs[10] = meter.Int64Counter("libra.placement.over_concurrency",
-		metric.WithDescription("Requests sent to a pod that had as many of this activator as its containerConcurrency, per revision: its queue-proxy has them wait"),
+		metric.WithDescription("Requests sent to a pod that already had containerConcurrency requests from this activator, per revision: its queue-proxy makes them wait"),
 		metric.WithUnit("{request}"))
 	m.promises, errs[11] = meter.Float64Counter("libra.placement.cpu",
-		metric.WithDescription("CPU under the source owners, in core-seconds for as long as predicted, that requests were placed for (`kind` promised) and that the pool had when they began (granted)"),
+		metric.WithDescription("CPU under the source owners that requests were placed for (`kind` promised) and that the pool had when they began (granted), in core-seconds over their predicted duration"),
 		metric.WithUnit("s"))
 	m.placing, errs[12] = meter.Float64Histogram("libra.placement.duration",
-		metric.WithDescription("Time that the choice of a pod took"),
+		metric.WithDescription("Time to choose a pod"),
 		metric.WithUnit("s"),
 		metric.WithExplicitBucketBoundaries(1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 1e-2))
 	m.requests, errs[13] = meter.Float64Histogram("libra.request.duration",
-		metric.WithDescription("Time from an opted-in revision's request coming to the activator to the end of its response, per revision"),
+		metric.WithDescription("Time from a request's arrival at the activator to the end of its response, for opted-in revisions, per revision"),
 		metric.WithUnit("s"),
 		metric.WithExplicitBucketBoundaries(.005, .01, .025, .05, .075, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10, 30, 60))
 	if err := errors.Join(errs[:]...); err != nil {

@@ -34,14 +34,14 @@ func newPictureMetrics(mp metric.MeterProvider, figures func() (nodes int, age t
 		age   metric.Float64ObservableGauge
 	)
 	m.refreshes, errs[0] = meter.Float64Histogram("libra.placement.picture.refresh.duration",
-		metric.WithDescription("Time to hear what has changed of the pools of all nodes, ten times a second, by `result`: ok or error"),
+		metric.WithDescription("Time to fetch what has changed in all nodes' pools, ten times a second, by `result`: ok or error"),
 		metric.WithUnit("s"),
 		metric.WithExplicitBucketBoundaries(.0005, .001, .002, .005, .01, .02, .05, .1, .2, .5))
 	nodes, errs[1] = meter.Int64ObservableGauge("libra.placement.picture.nodes",
-		metric.WithDescription("Nodes of whose pools something is known"),
+		metric.WithDescription("Nodes whose pools are known"),
 		metric.WithUnit("{node}"))
 	age, errs[2] = meter.Float64ObservableGauge("libra.placement.picture.age",
-		metric.WithDescription("Time since what is known of the pools was asked for, of the part that is the oldest. Of more than 2 s nothing counts as known"),
+		metric.WithDescription("Time since the oldest part of what is known about the pools was asked for. Parts older than 2 s count as unknown"),
 		metric.WithUnit("s"))
 	_, errs[3] = meter.RegisterCallback(func(_ context.Context, o metric.Observer) error {
 		known, old := figures()

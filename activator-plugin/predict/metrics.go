@@ -77,10 +77,10 @@ func newMetrics(mp metric.MeterProvider) (*metrics, error) {
 		errs  [6]error
 	)
 	m.answers, errs[0] = meter.Int64Counter("libra.predict.answers",
-		metric.WithDescription("Predictions asked for on the request path, by the `source` of the answer, or why there was none: "+strings.Join(sourceNames[:], ", ")),
+		metric.WithDescription("Predictions requested on the request path, by `source` of the answer, or why there was none: "+strings.Join(sourceNames[:], ", ")),
 		metric.WithUnit("{prediction}"))
 	m.age, errs[1] = meter.Float64Histogram("libra.predict.table.age",
-		metric.WithDescription("Time since the step table that an answer came from was fetched"),
+		metric.WithDescription("Age of the step table behind an answer, since it was fetched"),
 		metric.WithUnit("s"),
 		metric.WithExplicitBucketBoundaries(.1, 1, 5, 10, 20, 30, 60, 300, 900, 1800, 3600))
 	m.fetches, errs[2] = meter.Float64Histogram("libra.predict.fetch.duration",
@@ -91,10 +91,10 @@ func newMetrics(mp metric.MeterProvider) (*metrics, error) {
 		metric.WithDescription("Step tables not fetched because of a `limit`: fetches, functions or breaker"),
 		metric.WithUnit("{fetch}"))
 	m.announcements, errs[4] = meter.Int64Counter("libra.predict.announcements",
-		metric.WithDescription("Changes that the predictor announced, by `result`: applied, known, other_function, malformed or unknown_version"),
+		metric.WithDescription("Changes announced by the predictor, by `result`: applied, known, other_function, malformed or unknown_version"),
 		metric.WithUnit("{announcement}"))
 	m.breaker, errs[5] = meter.Int64Gauge("libra.predict.breaker",
-		metric.WithDescription("1 for the `state` that the circuit breaker around the predictor is in, else 0: closed, half-open or open"))
+		metric.WithDescription("1 for the current `state` of the circuit breaker around the predictor (closed, half-open or open), else 0"))
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, fmt.Errorf("making the predictor client's metrics: %w", err)
 	}

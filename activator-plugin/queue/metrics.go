@@ -33,11 +33,11 @@ func newMetrics(mp metric.MeterProvider) (*metrics, error) {
 		errs  [2]error
 	)
 	m.wait, errs[0] = meter.Float64Histogram("libra.queue.wait",
-		metric.WithDescription("How long requests waited in the activator for a free slot, per revision, by the `order` in which they go (shortest_first, fifo); 0 for those that found one"),
+		metric.WithDescription("Time that requests waited in the activator for a free slot, per revision, by queue `order` (shortest_first, fifo); 0 for those that found one"),
 		metric.WithUnit("s"),
 		metric.WithExplicitBucketBoundaries(.001, .002, .005, .01, .02, .05, .1, .2, .5, 1, 2, 5, 10, 20, 50, 100, 300))
 	m.overtaken, errs[1] = meter.Int64Counter("libra.queue.overtaken",
-		metric.WithDescription("How often a request that waited in the activator was passed by one that came after it, per revision"),
+		metric.WithDescription("Times that a request waiting in the activator was overtaken by a later one, per revision"),
 		metric.WithUnit("{request}"))
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, fmt.Errorf("making the queue metrics: %w", err)

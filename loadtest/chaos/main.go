@@ -53,19 +53,19 @@ func newRoot() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "chaos",
 		Short: "Break the parts of Libra and of Kubernetes on the box under load",
-		Long: `chaos works on the box alone, after "demo install --activator --functions" on it: Libra is
-installed, functions are deployed and learned. It is to be run from the root of the repository, and may be
-run again at any time; it first lets go on what an interrupted run left stopped.
+		Long: `chaos works only on the box, after "demo install --activator --functions", which installs Libra,
+deploys functions and has Libra learn them. Run it from the root of the repository. You can run it again
+at any time: it first resumes what an interrupted run left stopped.
 
-It makes the faults under each source of what is lent, which it sets for all, and
-for the namespace ` + rig.Namespace + `, as long as it runs.
+It injects the faults under each source of what is lent. It sets the source for all, and
+for the namespace ` + rig.Namespace + `, while it runs.
 
-It ends with an error when a request failed that no fault excuses (and, where
-stock has the fault too, not with stock), when there was an OOM kill or a violation
-of an invariant, or when a pod was not whole within ` + wholeWithin.String() + ` of the end of a fault:
-under owners at what it is owed, or what a lease covers; under node at its ceiling,
-unless it is held for others, and with the kubelet's weight, unless requests are
-under way that an agent weighs. All must be at rest within ` + wholeWithin.String() + ` of the last answer.
+It fails if requests failed that no fault excuses (more than with stock, where stock
+has the fault too), if there was an OOM kill or a violation of an invariant, or if a
+pod was not whole within ` + wholeWithin.String() + ` of the end of a fault: under owners at what it is owed,
+or what a lease covers; under node at its ceiling, unless it is held for others, and
+with the kubelet's weight, unless an agent weighs its requests in flight. Everything
+must be at rest within ` + wholeWithin.String() + ` of the last answer.
 
 ` + noClocks,
 		SilenceUsage:  true,
@@ -78,18 +78,18 @@ under way that an agent weighs. All must be at rest within ` + wholeWithin.Strin
 	cmd.CompletionOptions.DisableDefaultCmd = true
 	f := cmd.Flags()
 	f.StringVar(&o.Kubeconfig, "kubeconfig", "", "kubeconfig of the box, as \"box kubeconfig\" prints it")
-	f.StringVar(&o.Images, "images", "out/images.json", "JSON file from image name to reference, as \"box load\" writes it")
-	f.StringVar(&o.box, "box", "bin/box", "the box's command")
-	f.StringVar(&o.demo, "demo", "bin/demo", "the demo's command, which puts the stock activator in place and Libra's back")
+	f.StringVar(&o.Images, "images", "out/images.json", "JSON file that maps image names to references, as \"box load\" writes it")
+	f.StringVar(&o.box, "box", "bin/box", "the box command")
+	f.StringVar(&o.demo, "demo", "bin/demo", "the demo command, which puts the stock activator in place, and Libra's back")
 	f.StringVar(&o.Out, "out", "out/chaos", "folder for the results")
 	f.StringVar(&o.Commit, "commit", "unknown", "commit to name in the results")
-	f.StringVar(&o.source, "source", "both", "where what is lent comes from: node, owners or both, one after the other")
-	f.StringSliceVar(&o.only, "only", nil, "faults to make, by the names that --list shows (default: all)")
-	f.IntVar(&o.pairs, "pairs", 10, "pairs of faults to draw, the same under each source")
-	f.Uint64Var(&o.Seed, "seed", 1, "seed of the pairs, the moments and the requests")
-	f.IntVar(&o.nodes, "nodes", 1, "nodes of the box; with several, another than the functions are on is taken away, too")
-	f.IntVar(&o.minutes, "minutes", 45, "after so long no further fault is begun; those left out are an error")
-	f.BoolVar(&o.list, "list", false, "list the faults and do nothing")
+	f.StringVar(&o.source, "source", "both", "source of what is lent: node, owners, or both in turn")
+	f.StringSliceVar(&o.only, "only", nil, "faults to inject, by the names that --list shows (default: all)")
+	f.IntVar(&o.pairs, "pairs", 10, "random pairs of faults, the same under each source")
+	f.Uint64Var(&o.Seed, "seed", 1, "random seed for the pairs, the moments and the requests")
+	f.IntVar(&o.nodes, "nodes", 1, "nodes of the box; with several, a worker without functions is taken away, too")
+	f.IntVar(&o.minutes, "minutes", 45, "minutes after which no further fault begins; any left out are an error")
+	f.BoolVar(&o.list, "list", false, "list the faults and exit")
 	return cmd
 }
 

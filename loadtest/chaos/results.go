@@ -18,9 +18,9 @@ import (
 const wholeWithin = 10 * time.Second
 
 // noClocks says what chaos does not test.
-const noClocks = `Clocks: a container has the machine's, and chaos leaves the machine's alone. What a clock that jumps
-back or ahead does to the pool is in the model tests of pkg/pool/pooltest, not here. To a part that is paused
-here, time jumps ahead by the pause.`
+const noClocks = `Clocks: a container has the machine's, which chaos leaves alone. The model tests of pkg/pool/pooltest,
+not chaos, cover what a clock that jumps back or ahead does to the pool. For a part that is paused here, time
+jumps ahead by the pause.`
 
 // verdict sums up all outcomes.
 type verdict struct {

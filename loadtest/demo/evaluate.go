@@ -71,13 +71,13 @@ func newEvaluate() *cobra.Command {
 	var e evaluateOptions
 	cmd := &cobra.Command{
 		Use:   "evaluate",
-		Short: "Compare ways to give out CPU and memory on ten functions",
+		Short: "Compare ways to give CPU and memory to ten functions",
 		Long: `evaluate sends the same requests to the same functions, which get their CPU and memory
-in one way and in another, block after block, and writes a report. What it has no time
-for it leaves out, and says so. It works on the box only, whose cgroups it reads on this
+in one way and then another, block after block, and writes a report. It leaves out what
+it has no time for, and says so. It works only on the box, whose cgroups it reads on this
 machine, and leaves it with the stock activator and without the functions.
 
-It is to be run from the root of the repository, and may be run again at any time.`,
+Run it from the root of the repository. You can run it again at any time.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return startEvaluation(cmd.Context(), o, e, cmd.OutOrStdout())
@@ -86,14 +86,14 @@ It is to be run from the root of the repository, and may be run again at any tim
 	o.flags(cmd)
 	f := cmd.Flags()
 	f.StringVar(&o.outDir, "out", "out/evaluate", "folder for the results")
-	f.BoolVar(&e.quick, "quick", false, fmt.Sprintf("a look within %s: fewer and shorter blocks, fewer inputs, what matters most, and no %s", minutes(quickTime), evaluation.VPA))
-	f.BoolVar(&e.ablations, "ablations", false, "in place of the evaluation: Libra without some of it")
-	f.DurationVar(&e.limit, "limit", 0, fmt.Sprintf("how long it may take in all (default: %s; quick %s, ablations %s, quick ablations %s)", fullTime, quickTime, ablationTime, quickAblationTime))
+	f.BoolVar(&e.quick, "quick", false, fmt.Sprintf("a quick look within %s: fewer and shorter blocks, fewer inputs, what matters most, and no %s", minutes(quickTime), evaluation.VPA))
+	f.BoolVar(&e.ablations, "ablations", false, "instead of the evaluation, measure Libra without some of its parts")
+	f.DurationVar(&e.limit, "limit", 0, fmt.Sprintf("time limit for the evaluation (default: %s; quick %s, ablations %s, quick ablations %s)", fullTime, quickTime, ablationTime, quickAblationTime))
 	f.StringSliceVar(&e.parts, "parts", evaluationParts, "parts of the evaluation")
 	f.StringSliceVar(&e.without, "without", nil, "arms to leave out")
-	f.IntSliceVar(&e.loads, "loads", evaluationLoads, "loads, in percent of what the platform leaves of the node's CPU")
+	f.IntSliceVar(&e.loads, "loads", evaluationLoads, "loads, in percent of the node's CPU that the platform leaves")
 	f.IntVar(&e.blocks, "blocks", 0, fmt.Sprintf("blocks of each arm that a goal is about (default: %d; quick %d)", full.blocks, quick.blocks))
-	f.BoolVar(&e.again, "report-only", false, "write the report of what an earlier evaluation has measured, in --out, and measure nothing")
+	f.BoolVar(&e.again, "report-only", false, "measure nothing; rewrite the report of an earlier evaluation from its results in --out")
 	return cmd
 }
 

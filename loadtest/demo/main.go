@@ -62,15 +62,15 @@ func newRoot() *cobra.Command {
 // flags adds the flags that all measuring commands have.
 func (o *options) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of the box, as `box kubeconfig` prints it; with --context, one to use in place of the default")
-	f.StringVar(&o.context, "context", "", "context of another cluster, to run there and not on the box")
-	f.StringVar(&o.imagesFile, "images", "", "JSON file from image name to reference, as `box load` writes it")
-	f.StringVar(&o.pushTo, "push-to", "", "with --context, in place of --images: the repository to push the images to")
-	f.StringVar(&o.box, "box", "bin/box", "the box's command, for --push-to")
-	f.StringVar(&o.gateway, "gateway", boxGateway, "namespace and name of the ingress' Service")
-	f.StringVar(&o.gatewayURL, "gateway-url", "", "URL of the ingress, where the Service's address is not it")
+	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of the box, as \"box kubeconfig\" prints it; with --context, one to use instead of the default")
+	f.StringVar(&o.context, "context", "", "context of another cluster to run on, instead of the box")
+	f.StringVar(&o.imagesFile, "images", "", "JSON file that maps image names to references, as \"box load\" writes it")
+	f.StringVar(&o.pushTo, "push-to", "", "with --context, instead of --images: repository to push the images to")
+	f.StringVar(&o.box, "box", "bin/box", "the box command, for --push-to")
+	f.StringVar(&o.gateway, "gateway", boxGateway, "namespace/name of the Service of the ingress")
+	f.StringVar(&o.gatewayURL, "gateway-url", "", "URL of the ingress, if not the Service's address")
 	f.StringVar(&o.commit, "commit", "unknown", "commit to name in the results")
-	f.Uint64Var(&o.seed, "seed", 1, "seed of the requests")
+	f.Uint64Var(&o.seed, "seed", 1, "random seed for the requests")
 }
 
 // mayChange makes sure that the cluster is the box, or that a person confirms that it may

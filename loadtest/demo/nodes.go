@@ -69,14 +69,14 @@ func newEvaluateNodes() *cobra.Command {
 	var n nodesOptions
 	cmd := &cobra.Command{
 		Use:   "evaluate-nodes",
-		Short: "Compare the policies by which Libra says which pod, on which node, a request goes to",
+		Short: "Compare Libra's policies for which pod, on which node, gets a request",
 		Long: `evaluate-nodes sends the same requests to the same ten functions, which have several pods
-each on the workers of a box of several nodes, by one placement policy and by another, block
-after block, and writes a report. All is over hash. What it has no time for it leaves out,
-and says so. It leaves the box with the stock activator and without the functions, and all
-settings as they were.
+each on the workers of a box of several nodes, under one placement policy and then another,
+block after block, and writes a report. All figures are relative to hash. It leaves out what
+it has no time for, and says so. It leaves the box with the stock activator, without the
+functions, and with all settings as they were.
 
-It is to be run from the root of the repository, and may be run again at any time.`,
+Run it from the root of the repository. You can run it again at any time.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return startNodes(cmd.Context(), o, n, cmd.OutOrStdout())
@@ -91,15 +91,15 @@ It is to be run from the root of the repository, and may be run again at any tim
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.outDir, "out", "out/evaluate-nodes", "folder for the results")
-	f.BoolVar(&n.quick, "quick", false, fmt.Sprintf("a look within %s: fewer and shorter blocks, fewer inputs, and what matters most", minutes(quickNodesTime)))
-	f.DurationVar(&n.limit, "limit", 0, fmt.Sprintf("how long it may take in all (default: %s; quick %s)", minutes(nodesTime), minutes(quickNodesTime)))
-	f.IntSliceVar(&n.loads, "loads", []int{loadMiddle, loadHigh}, fmt.Sprintf("loads, in percent of what the platform leaves of the workers' CPU; some of %v", evaluationLoads))
-	f.IntSliceVar(&n.pods, "pods", []int{2, 4}, "pods of each function; 2, 4 or both")
-	f.StringSliceVar(&n.placements, "placements", defaults, fmt.Sprintf("placement policies beside %s; some of %s", api.PlacementHash, names(placementsInOrder)))
-	f.StringSliceVar(&n.sources, "sources", []string{string(api.SourceOwners), string(api.SourceNode)}, fmt.Sprintf("where what is lent comes from: %s, %s or both", api.SourceOwners, api.SourceNode))
+	f.BoolVar(&n.quick, "quick", false, fmt.Sprintf("a quick look within %s: fewer and shorter blocks, fewer inputs, and what matters most", minutes(quickNodesTime)))
+	f.DurationVar(&n.limit, "limit", 0, fmt.Sprintf("time limit for the evaluation (default: %s; quick %s)", minutes(nodesTime), minutes(quickNodesTime)))
+	f.IntSliceVar(&n.loads, "loads", []int{loadMiddle, loadHigh}, fmt.Sprintf("loads, in percent of the workers' CPU that the platform leaves; any of %v", evaluationLoads))
+	f.IntSliceVar(&n.pods, "pods", []int{2, 4}, "pods per function: 2, 4 or both")
+	f.StringSliceVar(&n.placements, "placements", defaults, fmt.Sprintf("placement policies to compare with %s; any of %s", api.PlacementHash, names(placementsInOrder)))
+	f.StringSliceVar(&n.sources, "sources", []string{string(api.SourceOwners), string(api.SourceNode)}, fmt.Sprintf("sources of what is lent: %s, %s or both", api.SourceOwners, api.SourceNode))
 	f.IntVar(&n.blocks, "blocks", 0, fmt.Sprintf("blocks of each policy at each load (default: %d; quick %d)", nodesFull.blocks, nodesQuick.blocks))
-	f.IntVar(&n.draws, "draws", 0, fmt.Sprintf("how often, within these blocks, the functions are brought anew in another namespace, so that hash draws nodes for them anew; each takes %v (default: %d; quick %d)", placementSetUp, fullDraws, quickDraws))
-	f.BoolVar(&n.again, "report-only", false, "write the report of what an earlier evaluation has measured, in --out, and measure nothing")
+	f.IntVar(&n.draws, "draws", 0, fmt.Sprintf("how often, within the blocks, to redeploy the functions in another namespace, so that hash draws new nodes for them; each takes %v (default: %d; quick %d)", placementSetUp, fullDraws, quickDraws))
+	f.BoolVar(&n.again, "report-only", false, "measure nothing; rewrite the report of an earlier evaluation from its results in --out")
 	return cmd
 }
 

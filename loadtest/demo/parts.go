@@ -16,11 +16,11 @@ func newInstall() *cobra.Command {
 	var libraActivator, functions bool
 	cmd := &cobra.Command{
 		Use:   "install",
-		Short: "Bring Libra's parts on the box, without a load",
-		Long: `install applies Libra's parts, in the mode full, and puts the activator in its place that is asked for,
-which is the stock one unless it is told otherwise: for other measurements.
+		Short: "Install Libra's parts on the box, without a load",
+		Long: `install applies Libra's parts, in the mode full, for other measurements. It leaves the stock
+activator in place, or puts it back, unless --activator asks for Libra's.
 
-It is to be run from the root of the repository, and may be run again at any time.`,
+Run it from the root of the repository. You can run it again at any time.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return installOnBox(cmd.Context(), o, libraActivator, functions, cmd.OutOrStdout())
@@ -28,11 +28,11 @@ It is to be run from the root of the repository, and may be run again at any tim
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of the box, as \"box kubeconfig\" prints it")
-	f.StringVar(&o.imagesFile, "images", "", "JSON file from image name to reference, as \"box load\" writes it")
+	f.StringVar(&o.imagesFile, "images", "", "JSON file that maps image names to references, as \"box load\" writes it")
 	f.StringVar(&o.outDir, "out", "out/install", "folder for what is applied")
-	f.BoolVar(&libraActivator, "activator", false, "put Libra's activator in the stock one's place")
-	f.BoolVar(&functions, "functions", false, "apply the functions of end-to-end tests and chaos too, in the namespace default, in place of a demo's, and have Libra learn them")
-	f.BoolVar(&o.redisAuth, "redis-auth", false, "give Redis TLS and a user for each part ("+redisAuthManifests+"), with certificates and passwords that are made here; without it an earlier install's are taken back")
+	f.BoolVar(&libraActivator, "activator", false, "replace the stock activator with Libra's")
+	f.BoolVar(&functions, "functions", false, "also apply the functions of end-to-end tests and chaos, in the namespace default, in place of a demo's, and have Libra learn them")
+	f.BoolVar(&o.redisAuth, "redis-auth", false, "give Redis TLS and a user for each part ("+redisAuthManifests+"), with certificates and passwords generated here; without it, those of an earlier install are removed")
 	return cmd
 }
 

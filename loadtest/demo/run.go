@@ -38,15 +38,15 @@ func newRun() *cobra.Command {
 	var again bool
 	cmd := &cobra.Command{
 		Use:   "run",
-		Short: "Install Libra, send the same requests with stock and with Libra, write a table and a report",
-		Long: `run is a small evaluation: ten functions with Libra, as stock Knative has them and
-without CPU limits get the same requests, on a node that is partly and then nearly
-busy, beside somebody else's service. It works on the box, which it leaves with Libra
-and its functions running, or with --context on another cluster that has Knative, KServe
-and a gateway: there it asks first, and at the end, however that comes, puts the stock
-activator back and removes what it made.
+		Short: "Install Libra, send stock and Libra the same requests, write a table and a report",
+		Long: `run is a small evaluation: ten functions get the same requests with Libra, as stock
+Knative has them, and without CPU limits, on a node that is partly and then nearly
+busy, beside somebody else's service. It works on the box, and leaves Libra and its
+functions running there. With --context it works on another cluster that has Knative,
+KServe and a gateway: it asks first and, however it ends, puts the stock activator back
+and removes what it made.
 
-It is to be run from the root of the repository, and may be run again at any time.`,
+Run it from the root of the repository. You can run it again at any time.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			d := newDemo(o, cmd.OutOrStdout())
@@ -59,8 +59,8 @@ It is to be run from the root of the repository, and may be run again at any tim
 	o.flags(cmd)
 	f := cmd.Flags()
 	f.StringVar(&o.outDir, "out", "out/demo", "folder for the results")
-	f.DurationVar(&limit, "limit", demoTime, "how long it may take in all, but for the first block of each kind")
-	f.BoolVar(&again, "report-only", false, "write the report of what an earlier demo has measured, in --out, and measure nothing")
+	f.DurationVar(&limit, "limit", demoTime, "time limit for the run, except for the first block of each kind")
+	f.BoolVar(&again, "report-only", false, "measure nothing; rewrite the report of an earlier demo from its results in --out")
 	return cmd
 }
 

@@ -30,7 +30,7 @@ var (
 	kubeconfig  = flag.String("kubeconfig", "", "kubeconfig of the box")
 	resultsPath = flag.String("results", "", "results.json of a demo run on the box")
 	imagesPath  = flag.String("images", "", "images.json of the box")
-	boxCommand  = flag.String("box", "", "the box's command, for tests that take a node away")
+	boxCommand  = flag.String("box", "", "the box command, for tests that take a node away")
 	domain      = flag.String("domain", "box.test", "domain of the functions")
 
 	config  *rest.Config

@@ -30,8 +30,8 @@ import (
 
 var (
 	kubeconfig    = flag.String("kubeconfig", "", "kubeconfig of the box")
-	boxPath       = flag.String("box", "", "the box's command")
-	kubelitePath  = flag.String("kubelite", "", "the box's kubelite, beside whose folder are the images of the stack")
+	boxPath       = flag.String("box", "", "the box command")
+	kubelitePath  = flag.String("kubelite", "", "the box's kubelite, beside whose folder are the stack's images")
 	functionsPath = flag.String("functions", "", "images.json of the box, with the load test's functions")
 	outPath       = flag.String("out", "", "folder for the release and results.json")
 )

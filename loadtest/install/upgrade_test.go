@@ -20,7 +20,7 @@ import (
 	"libra.dev/libra/pkg/api"
 )
 
-var basePath = flag.String("base", "", "tree of the commit to come from, and to go back to")
+var basePath = flag.String("base", "", "tree of the commit to upgrade from and go back to")
 
 const (
 	learned = 5 * time.Minute

@@ -17,7 +17,7 @@ import (
 )
 
 var (
-	without = flag.String("without", "", "what the box does without: kserve, or nothing")
+	without = flag.String("without", "", "what the box lacks: kserve, or nothing")
 	ingress = flag.String("ingress", "istio", "Knative's ingress on the box: istio or kourier")
 )
 

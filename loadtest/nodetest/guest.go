@@ -60,7 +60,7 @@ func newGuest() *cobra.Command {
 	var only []string
 	cmd := &cobra.Command{
 		Use:    "guest",
-		Short:  "The test on the emulated machine: for node-test run only",
+		Short:  "Run cases on the emulated machine: for node-test run only",
 		Hidden: true,
 		Args:   cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -31,7 +31,7 @@ func newRun() *cobra.Command {
 	var limit time.Duration
 	cmd := &cobra.Command{
 		Use:   "run",
-		Short: "Boot the machines, one after the other, and make all cases on each",
+		Short: "Boot the machines one after the other, and run all cases on each",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			self, err := os.Executable()
@@ -67,11 +67,11 @@ func newRun() *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&box, "box", "bin/box", "the box's command, which makes the machines")
+	f.StringVar(&box, "box", "bin/box", "the box command, which makes the machines")
 	f.StringVar(&out, "out", "out/node-test", "folder for the results")
-	f.StringSliceVar(&kubelets, "kubelet", []string{"1.36", "1.35"}, "kubelets to test on, by their minor version")
-	f.StringSliceVar(&only, "only", nil, "cases to make (default: all)")
-	f.DurationVar(&limit, "limit", 20*time.Minute, "after which a machine is stopped")
+	f.StringSliceVar(&kubelets, "kubelet", []string{"1.36", "1.35"}, "kubelets to test on, by minor version")
+	f.StringSliceVar(&only, "only", nil, "cases to run (default: all)")
+	f.DurationVar(&limit, "limit", 20*time.Minute, "time after which a machine is stopped")
 	return cmd
 }
 

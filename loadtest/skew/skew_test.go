@@ -28,8 +28,8 @@ import (
 )
 
 var (
-	base = flag.String("base", "origin/main", "commit to come from, and to go back to")
-	out  = flag.String("out", "out/skew-test", "folder for the results, from the root of the repository")
+	base = flag.String("base", "origin/main", "commit to upgrade from and go back to")
+	out  = flag.String("out", "out/skew-test", "folder for the results, relative to the root of the repository")
 )
 
 const (

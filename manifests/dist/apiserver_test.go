@@ -32,8 +32,8 @@ const (
 )
 
 var (
-	cluster = flag.String("cluster", "", "kubeconfig of a cluster with Knative and KServe, whose API server is asked in place of one of the test's own; it gets definitions of Libra's, Istio's and the Prometheus operator's")
-	results = flag.String("results", "", "JSON file to add to how much was validated")
+	cluster = flag.String("cluster", "", "kubeconfig of a cluster with Knative and KServe, whose API server to ask instead of the test's own; it gets the definitions of Libra, Istio and the Prometheus operator")
+	results = flag.String("results", "", "JSON file to add the number of validated objects to")
 )
 
 // overlays are the trees whose kustomizations users apply.

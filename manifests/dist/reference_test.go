@@ -11,7 +11,7 @@ import (
 	page "libra.dev/libra/docs/reference"
 )
 
-var update = flag.Bool("update", false, "write docs/reference/objects.md anew")
+var update = flag.Bool("update", false, "rewrite docs/reference/objects.md")
 
 func TestReferenceOfObjects(t *testing.T) {
 	p := page.New("Objects: all that a release makes",

@@ -20,7 +20,7 @@ func newActivator(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "activator",
 		GroupID: groupInstall,
-		Short:   "Put Libra's activator in the place of Knative's, and back",
+		Short:   "Swap Knative's activator for Libra's, and back",
 		Args:    cobra.NoArgs,
 	}
 	cmd.AddCommand(newActivatorInstall(o), newActivatorRemove(o))
@@ -35,8 +35,8 @@ func newActivatorInstall(o *options) *cobra.Command {
 		Short: "Have Knative's Deployment run Libra's activator",
 		Long: `Have Knative's Deployment run Libra's activator.
 
-The stock image is kept in the annotation ` + swap.StockImageAnnotation + `. Where the new pods do not become ready,
-what ran before is put back. Run it again after an upgrade of Knative, which puts a stock activator there.`,
+The annotation ` + swap.StockImageAnnotation + ` keeps the stock image. If the new pods do not become ready,
+the command puts back what ran before. Run it again after an upgrade of Knative, which brings back the stock activator.`,
 		Example: "  kubectl libra activator install --image registry.example.com/libra-activator@sha256:...",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -50,8 +50,8 @@ what ran before is put back. Run it again after an upgrade of Knative, which put
 			return s.Install(cmd.Context(), reference, nil)
 		},
 	}
-	cmd.Flags().StringVar(&image, "image", "", "the image of Libra's activator")
-	cmd.Flags().StringVar(&pod, "image-of-pod", "", "name of a pod whose container "+swap.LibraName+" has that image, as that of the Job in libra-activator.yaml has")
+	cmd.Flags().StringVar(&image, "image", "", "image of Libra's activator")
+	cmd.Flags().StringVar(&pod, "image-of-pod", "", "pod from whose container "+swap.LibraName+" to take the image, as the Job in libra-activator.yaml does")
 	swapFlags(cmd, &s)
 	return cmd
 }
@@ -74,8 +74,8 @@ func newActivatorRemove(o *options) *cobra.Command {
 }
 
 func swapFlags(cmd *cobra.Command, s *swap.Swap) {
-	cmd.Flags().DurationVar(&s.Timeout, "timeout", rolloutTimeout, "how long the activator's pods may take to be replaced")
-	cmd.Flags().BoolVar(&s.DryRun, "dry-run", false, "say what would be done, and do nothing")
+	cmd.Flags().DurationVar(&s.Timeout, "timeout", rolloutTimeout, "how long replacing the activator's pods may take")
+	cmd.Flags().BoolVar(&s.DryRun, "dry-run", false, "print what would be done, and do nothing")
 }
 
 // swapper sets all of a swap but its flags.

@@ -63,14 +63,14 @@ func newCheck(o *options) *cobra.Command {
 		Use:     "check",
 		GroupID: groupInstall,
 		Short:   "Look for what keeps Libra from working, or from working safely",
-		Long: `Look for what would keep Libra from working on this cluster, or let it do harm there, and say how to mend each.
+		Long: `Look for what would keep Libra from working on this cluster, or let it do harm there, and say how to fix it.
 
-It only reads, and works before Libra is installed and after. It exits with 1 when there is an error, and with 2
-when it could not look.`,
-		Example: `  # the cluster, and the functions of all namespaces
+The command only reads, and works before and after Libra is installed. It exits with 1 if it finds an error, and with 2
+if it could not look.`,
+		Example: `  # the cluster, and the functions in all namespaces
   kubectl libra check --all-namespaces
 
-  # what is fine, too, and a line for each
+  # also what is fine, one line each
   kubectl libra check -n shop -o wide`,
 		Args: func(cmd *cobra.Command, args []string) error { return notChecked(cobra.NoArgs(cmd, args)) },
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -96,7 +96,7 @@ when it could not look.`,
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return notChecked(err) })
 	flags := cmd.Flags()
 	flags.StringVarP(&f.output, "output", "o", f.output, "one of "+strings.Join(checkFormats, ", "))
-	flags.BoolVarP(&f.all, "all-namespaces", "A", false, "look at functions of all namespaces")
+	flags.BoolVarP(&f.all, "all-namespaces", "A", false, "look at functions in all namespaces")
 	flags.BoolVar(&f.beforeInstall, "before-install", false, "do not look at Libra's own parts, even if there are any")
 	flags.DurationVar(&f.timeout, "timeout", f.timeout, "how long each check may take")
 	return cmd

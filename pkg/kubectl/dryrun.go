@@ -22,7 +22,7 @@ type changeFlags struct {
 func (f *changeFlags) addFlags(cmd *cobra.Command, timeout time.Duration, until string) {
 	f.output.addFlag(cmd)
 	f.dryRun.addFlag(cmd)
-	cmd.Flags().DurationVar(&f.timeout, "timeout", timeout, "how long to wait until "+until+"; 0s is not at all")
+	cmd.Flags().DurationVar(&f.timeout, "timeout", timeout, "how long to wait until "+until+"; 0s: do not wait")
 }
 
 func (f *changeFlags) check() error {
@@ -42,7 +42,7 @@ const (
 type dryRun struct{ strategy string }
 
 func (d *dryRun) addFlag(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&d.strategy, "dry-run", dryRunNone, "none, client (nothing is sent) or server (the API server says what it would do, and keeps nothing)")
+	cmd.Flags().StringVar(&d.strategy, "dry-run", dryRunNone, "none, client (send nothing) or server (the API server says what it would do, and changes nothing)")
 	complete(cmd, "dry-run", cobra.FixedCompletions([]string{dryRunNone, dryRunClient, dryRunServer}, cobra.ShellCompDirectiveNoFileComp))
 }
 

@@ -32,23 +32,25 @@ func newExplain(o *options) *cobra.Command {
 	var size, request string
 	cmd := &cobra.Command{
 		Use:     "explain SERVICE",
-		Short:   "Say what a request would get, and why",
+		Short:   "Explain what a request would get, and why",
 		GroupID: groupSee,
-		Long: `Say what a request of a Service would get, and why: what it is owed, the mode and the source, what the predictor says
-of an input of that size, and what follows for CPU and memory. The Service's latest ready revision is explained.
+		Long: `Explain what a request to a Service's latest ready revision would get, and why: what it is owed, the mode and the
+source, what the predictor says for the size of its input, and what follows for CPU and memory.
 
-The predictor is asked through a forwarded port, which takes the right to create pods/portforward in the namespace
-libra-system. What only the activator knows is left out: what else is in the pod, and whether its container is warm.
+The command asks the predictor through a forwarded port, which takes the right to create pods/portforward in the
+namespace libra-system. It leaves out what only the activator knows: what else is in the pod, and whether its container
+is warm.
 
-With --request a request that was is explained: what it got, and why. Activators keep the last 8,192 each, and are asked
-through a forwarded port, which takes the right to create pods/portforward in the namespace knative-serving.`,
+With --request it explains a past request: what it got, and why. Each activator keeps its last 8,192 requests. The
+command asks the activators through a forwarded port, which takes the right to create pods/portforward in the namespace
+knative-serving.`,
 		Example: `  # a request whose size is not known
   kubectl libra explain thumb -n shop
-  # one with an input of 2 MiB
+  # a request with an input of 2 MiB
   kubectl libra explain thumb -n shop --size 2Mi
-  # the latest that was
+  # the latest past request
   kubectl libra explain thumb -n shop --request latest
-  # the one that was sent with curl -H 'traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00'
+  # the request sent with curl -H 'traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00'
   kubectl libra explain thumb -n shop --request 0af7651916cd43dd8448eb211c80319c`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: o.completeServices,
@@ -86,8 +88,8 @@ through a forwarded port, which takes the right to create pods/portforward in th
 		},
 	}
 	out.addFlag(cmd)
-	cmd.Flags().StringVar(&size, "size", "", "size of the input in bytes, such as 300000 or 2Mi; without it the size is not known")
-	cmd.Flags().StringVar(&request, "request", "", "explain a request that was: latest, the ID of its W3C trace, its traceparent, or its X-Request-Id")
+	cmd.Flags().StringVar(&size, "size", "", "size of the input in bytes, such as 300000 or 2Mi; without it, the size is not known")
+	cmd.Flags().StringVar(&request, "request", "", "explain a past request: latest, the ID of its W3C trace, its traceparent, or its X-Request-Id")
 	cmd.MarkFlagsMutuallyExclusive("size", "request")
 	return cmd
 }

@@ -41,22 +41,22 @@ func newMode(o *options) *cobra.Command {
 		Short:   "Set how far Libra goes with a Service, a namespace or all functions",
 		GroupID: groupChange,
 		Long: `Set how far Libra goes with a function: observe changes nothing, lend lets it have less while others need it, and
-full gives it more, too.
+full also gives it more.
 
-With a Service, the annotation libra.dev/mode of its template is set, which makes a new revision. default takes it away,
-so that the mode of the namespace or the cluster holds.
+With a Service, the command sets the annotation libra.dev/mode on its template, which makes a new revision. default
+removes it, so that the mode of the namespace or the cluster applies.
 
-With -n and no Service it is the mode of the namespace, in its HarvestPolicy, which is made where there is none: in force
-at once and without a rollout, also for functions that come later. A function that has the annotation keeps its own. That of
-the namespace libra-system is the cluster's default, which holds in namespaces that have no mode.
+With -n and no Service, it sets the mode of the namespace in its HarvestPolicy, and creates one if there is none. That
+takes effect at once and without a rollout, also for functions that come later. A function with the annotation keeps its
+own mode. The mode of the namespace libra-system is the cluster's default, for namespaces that have no mode.
 
-With --all it is the bound of all functions, max-mode in the ConfigMap config-libra, which is in force at once and
-without a rollout: kubectl libra mode --all observe is the emergency stop.`,
+With --all, it sets the highest mode of all functions, max-mode in the ConfigMap config-libra, which takes effect at once
+and without a rollout: kubectl libra mode --all observe is the emergency stop.`,
 		Example: `  # one Service
   kubectl libra mode cart lend -n shop
-  # all functions of a namespace that have no mode of their own
+  # all functions in a namespace that have no mode of their own
   kubectl libra mode full -n shop
-  # all functions of the cluster that have none, and whose namespace has none
+  # all functions in the cluster without a mode of their own or of their namespace
   kubectl libra mode full -n libra-system
   # stop everything, at once
   kubectl libra mode --all observe`,
@@ -109,7 +109,7 @@ without a rollout: kubectl libra mode --all observe is the emergency stop.`,
 		},
 	}
 	f.addFlags(cmd, revisionTimeout, "the new revision is ready")
-	cmd.Flags().BoolVar(&f.all, "all", false, "bound the mode of all functions of the cluster, without a rollout")
+	cmd.Flags().BoolVar(&f.all, "all", false, "set the highest mode of all functions, without a rollout")
 	return cmd
 }
 

@@ -40,11 +40,11 @@ func newPool(o *options) *cobra.Command {
 		Use:     "pool NODE",
 		Short:   "Show what a node can lend and has lent",
 		GroupID: groupSee,
-		Long: `Show what a node can lend and has lent, as its node agent has it: its metrics are read through a forwarded port, twice,
-two seconds apart. That takes the right to create pods/portforward in the namespace libra-node.`,
-		Example: `  # in words
+		Long: `Show what a node can lend and has lent, by the metrics of its node agent. The command reads them twice, two seconds
+apart, through a forwarded port. That takes the right to create pods/portforward in the namespace libra-node.`,
+		Example: `  # as a table
   kubectl libra pool worker-1
-  # for a program
+  # as JSON
   kubectl libra pool worker-1 -o json`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: o.completeNodes,

@@ -34,18 +34,18 @@ func newRestore(o *options) *cobra.Command {
 	var f restoreFlags
 	cmd := &cobra.Command{
 		Use:     "restore [POD]",
-		Short:   "Put pods back to the limits that their owners configured",
+		Short:   "Restore pods to the limits that their owners configured",
 		GroupID: groupChange,
-		Long: `Put pods back to the limits of their Revisions, through pods/resize, where Libra was the last to change them. Requests
-are never touched, and a limit that another manager set is left alone.
+		Long: `Restore pods to the limits of their Revisions, through pods/resize, where Libra was the last to change them. The command
+never changes requests, and leaves alone a limit that another manager set.
 
-The resizer does this by itself when a function's mode becomes observe; this command is for when it does not run. While it
-runs and a function is in another mode, it would give the pod its ceiling again, so this is refused without --force.
-A memory limit below what is in use the kubelet does not lower until less is used, and that is told. What the node agent
-lends stands in cgroups alone, and goes back when it ends.`,
-		Example: `  # what there is to put back, and what the API server would say
+The resizer does this by itself when a function's mode becomes observe; this command is for when it does not run. While
+the resizer runs and a function is in another mode, it would give the pod its ceiling again, so the command refuses
+without --force. The kubelet does not lower a memory limit below what is in use until less is used; the command says so.
+The node agent sets what it lends only in cgroups, and puts it back when it exits.`,
+		Example: `  # show what there is to restore, and what the API server would say
   kubectl libra restore -A --dry-run=server
-  # stop everything, then put back what is on one node
+  # stop everything, then restore the pods on one node
   kubectl libra mode --all observe && kubectl libra restore --node worker-1`,
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: o.completePods,
@@ -68,11 +68,11 @@ lends stands in cgroups alone, and goes back when it ends.`,
 			return o.restore(cmd.Context(), kube, f, pods)
 		},
 	}
-	f.addFlags(cmd, restoreTimeout, "the kubelets have the limits in force")
+	f.addFlags(cmd, restoreTimeout, "the kubelets have applied the limits")
 	f.scope.addFlag(cmd)
-	cmd.Flags().StringVar(&f.node, "node", "", "those on the node: of the namespace that -n names, or else of all")
+	cmd.Flags().StringVar(&f.node, "node", "", "restore the pods on this node, in the namespace that -n names or in all")
 	complete(cmd, "node", o.completeNodes)
-	cmd.Flags().BoolVar(&f.force, "force", false, "also while the resizer acts, which may change the limits again")
+	cmd.Flags().BoolVar(&f.force, "force", false, "restore even while the resizer acts, which may change the limits again")
 	return cmd
 }
 

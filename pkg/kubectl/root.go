@@ -47,7 +47,7 @@ func NewRoot(streams genericiooptions.IOStreams) *cobra.Command {
 	root := &cobra.Command{
 		Use:          "kubectl-libra",
 		Annotations:  map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl libra"},
-		Short:        "See what Libra does, change it, and take it off",
+		Short:        "See what Libra does, change it, and remove it",
 		SilenceUsage: true,
 		Args:         cobra.NoArgs,
 	}

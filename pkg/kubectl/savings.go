@@ -42,11 +42,11 @@ func newSavings(o *options) *cobra.Command {
 		Use:     "savings",
 		Short:   "Show what functions do not use, and what others could use",
 		GroupID: groupSee,
-		Long: `Show what functions do not use of what their owners configured, and what their requests could use beyond it, as
-cores and MiB in the mean over the last minutes. In the mode observe nothing of it moves yet: it is what there is to gain.`,
-		Example: `  # of the namespace shop
+		Long: `Show what functions do not use of what their owners configured, and what their requests could use beyond it, in cores
+and MiB, averaged over the last minutes. In the mode observe none of it moves yet: it is what there is to gain.`,
+		Example: `  # in the namespace shop
   kubectl libra savings -n shop
-  # of the whole cluster, for a spreadsheet
+  # in the whole cluster, for a spreadsheet
   kubectl libra savings -A -o json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -28,11 +28,11 @@ func newStatus(o *options) *cobra.Command {
 		GroupID: groupSee,
 		Long: `Show what Libra does for each function, and whether its parts are ready.
 
-What is shown is what the resizer wrote last, every ten seconds, into the FunctionReport of each namespace: means over
-the minutes before. COULD LEND is what requests were predicted not to use of their own, WOULD BORROW what they could
-have used beyond it; LENT and BORROWED are what was really moved. SLOW-DOWN is the time of requests against that of
-similar ones while the function was only observed: under 100% is faster.`,
-		Example: `  # functions of the namespace shop
+The figures are means over the last minutes, from the FunctionReport of each namespace, which the resizer writes every
+ten seconds. COULD LEND is what requests were predicted not to use of their own, WOULD BORROW what they could have used
+beyond it; LENT and BORROWED are what was really moved. SLOW-DOWN compares the time of requests with that of similar
+ones while the function was only observed: under 100% is faster.`,
+		Example: `  # functions in the namespace shop
   kubectl libra status -n shop
   # one function, with its revision
   kubectl libra status cart -n shop -o wide`,

@@ -39,11 +39,11 @@ func newTop(o *options) *cobra.Command {
 		Use:     "top",
 		Short:   "Show functions by what they borrow and lend now",
 		GroupID: groupSee,
-		Long: `Show functions by what they borrow and lend now, the most first. What is shown is what the resizer wrote last, as in
-kubectl libra status.`,
-		Example: `  # of all namespaces
+		Long: `Show functions by what they borrow and lend now, the most first. The figures are those that the resizer wrote last, as
+in kubectl libra status.`,
+		Example: `  # in all namespaces
   kubectl libra top -A
-  # of the namespace shop, every ten seconds for half an hour
+  # in the namespace shop, every ten seconds for half an hour
   kubectl libra top -n shop --watch --for 30m`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -59,9 +59,9 @@ kubectl libra status.`,
 	}
 	f.scope.addFlag(cmd)
 	f.output.addFlag(cmd)
-	cmd.Flags().BoolVarP(&f.watch, "watch", "w", false, "print it again and again, until --for has passed")
-	cmd.Flags().DurationVar(&f.interval, "interval", defaultInterval, fmt.Sprintf("with --watch, how often, from %v", leastInterval))
-	cmd.Flags().DurationVar(&f.period, "for", defaultWatch, fmt.Sprintf("with --watch, for how long, up to %v", longestWatch))
+	cmd.Flags().BoolVarP(&f.watch, "watch", "w", false, "print repeatedly, until --for has passed")
+	cmd.Flags().DurationVar(&f.interval, "interval", defaultInterval, fmt.Sprintf("with --watch, how often to print, from %v", leastInterval))
+	cmd.Flags().DurationVar(&f.period, "for", defaultWatch, fmt.Sprintf("with --watch, how long to print, up to %v", longestWatch))
 	return cmd
 }
 

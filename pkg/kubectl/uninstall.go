@@ -16,12 +16,12 @@ func newUninstall(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "uninstall",
 		GroupID: groupInstall,
-		Short:   "Put everything back that Libra has changed, and remove it",
-		Long: `Put everything back that Libra has changed, and remove it.
+		Short:   "Put back everything that Libra changed, and remove Libra",
+		Long: `Put back everything that Libra changed, and remove Libra.
 
-Libra stops to lend, every pod gets back what it is owed, Knative's own activator comes back, and then Libra's
-objects go. Placement policies stay, and so do labels on namespaces and nodes, unless they are named. What
-is left is listed at the end. After a failure run it again: it goes on where it ended.`,
+Libra stops lending, every pod gets back what it is owed, Knative's own activator comes back, and then Libra's
+objects are removed. Placement policies, and labels on namespaces and nodes, stay unless flags say otherwise. The
+command ends with a list of what is left. After a failure, run it again: it continues where it stopped.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if err := hasTime(u.Timeout, uninstallTimeout); err != nil {
@@ -34,10 +34,10 @@ is left is listed at the end. After a failure run it again: it goes on where it 
 			return u.Run(cmd.Context())
 		},
 	}
-	cmd.Flags().DurationVar(&u.Timeout, "timeout", uninstallTimeout, "how long each thing may take that is waited for")
-	cmd.Flags().BoolVar(&u.DryRun, "dry-run", false, "say what would be done, and do nothing")
+	cmd.Flags().DurationVar(&u.Timeout, "timeout", uninstallTimeout, "how long each wait may take")
+	cmd.Flags().BoolVar(&u.DryRun, "dry-run", false, "print what would be done, and do nothing")
 	cmd.Flags().BoolVar(&u.DeletePolicies, "delete-policies", false, "also delete the placement policies and other objects of Libra's kinds that users wrote")
-	cmd.Flags().BoolVar(&u.Labels, "labels", false, "also take Libra's labels from namespaces and nodes")
-	cmd.Flags().BoolVar(&u.WithJob, "with-job", false, "at the end also remove the namespace "+uninstall.Job+", in which libra-uninstall.yaml has a Job do this")
+	cmd.Flags().BoolVar(&u.Labels, "labels", false, "also remove Libra's labels from namespaces and nodes")
+	cmd.Flags().BoolVar(&u.WithJob, "with-job", false, "at the end, also remove the namespace "+uninstall.Job+", in which the Job of libra-uninstall.yaml runs")
 	return cmd
 }

@@ -26,7 +26,7 @@ const DefaultAddr = "redis.libra-system.svc.cluster.local:6379"
 
 // Accepted describes the forms of an address, for messages.
 const Accepted = "HOST:PORT, or redis://HOST:PORT, or rediss://HOST:PORT with TLS, each with several " +
-	"HOST:PORT with commas between for a Redis Cluster; or redis-sentinel://HOST:PORT,HOST:PORT/NAME " +
+	"comma-separated HOST:PORT for a Redis Cluster; or redis-sentinel://HOST:PORT,HOST:PORT/NAME " +
 	"(rediss-sentinel:// with TLS) for the Sentinels of the primary NAME"
 
 // Files of the credentials, each of which may be missing.

@@ -11,7 +11,7 @@ import (
 // can read all of them.
 func (l *Live) Meter(provider metric.MeterProvider) error {
 	_, err := provider.Meter("libra.dev/libra/pkg/settings").Int64ObservableGauge("libra.settings.refused",
-		metric.WithDescription("1 while the ConfigMap config-libra or the HarvestPolicy libra-system/default has something that is not accepted, 0 while neither has"),
+		metric.WithDescription("1 while anything in the ConfigMap config-libra or the HarvestPolicy libra-system/default is not accepted, else 0"),
 		metric.WithInt64Callback(func(_ context.Context, o metric.Int64Observer) error {
 			var refused int64
 			if l.partly.Load() || l.policies.partly.Load() {

@@ -17,27 +17,30 @@ from bench.workloads import WORKLOADS
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m bench",
-        description="Measures the predictor on functions that are really run. It takes two cores for about"
-        " twenty minutes the first time; anything else that runs meanwhile shows in what is measured.",
+        description="Measures the predictor on functions that it really runs. The first run takes two cores"
+        " for about twenty minutes; anything else that runs meanwhile shows in the results.",
     )
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], help="default: 1 2 3")
     parser.add_argument(
-        "--train", type=int, default=160, help="calls of each function and seed to learn from (default: 160)"
+        "--train", type=int, default=160, help="calls per function and seed to learn from (default: 160)"
     )
     parser.add_argument(
-        "--held-out", type=int, default=100, help="calls after them to be asked for (default: 100)"
+        "--held-out",
+        type=int,
+        default=100,
+        help="calls per function and seed to hold out and predict (default: 100)",
     )
-    parser.add_argument("--fresh", action="store_true", help="measure the calls anew, though they are kept")
+    parser.add_argument("--fresh", action="store_true", help="measure the calls again, even if kept")
     parser.add_argument(
-        "--minutes", type=float, default=40, help="give up making calls after so many (default: 40)"
+        "--minutes", type=float, default=40, help="minutes after which to give up making calls (default: 40)"
     )
     parser.add_argument(
         "--skip-serving",
         action="store_true",
-        help="leave out what needs Go, redis-server and a running server",
+        help="skip what needs Go, redis-server and a running server",
     )
     parser.add_argument(
-        "--quick", action="store_true", help="a smoke test of two minutes, whose figures mean nothing"
+        "--quick", action="store_true", help="a two-minute smoke test, whose figures mean nothing"
     )
     parser.add_argument(
         "--out", type=Path, default=ROOT / "out" / "bench-predictor", help="default: out/bench-predictor"

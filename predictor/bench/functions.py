@@ -44,8 +44,8 @@ _LIVENESS_SECONDS = 5  # for which the kubelet waits for an answer: the Inferenc
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m bench.functions",
-        description="Measures what functions that have learned cost Redis and the predictor, as they ship."
-        " It takes two cores for some five minutes; the first time some more, to run the functions.",
+        description="Measures what learned functions cost Redis and the predictor, as they ship. It takes two"
+        " cores for about five minutes, and longer the first time, to run the functions.",
     )
     parser.add_argument("--functions", type=int, default=10_000, help="default: 10000")
     parser.add_argument(

@@ -36,20 +36,20 @@ _MILLISECONDS_A_DAY = 86_400_000
 
 _meter = get_meter("libra_predictor")
 _read = _meter.create_counter(
-    "libra.predictor.observations.read", unit="{entry}", description="Entries read from the stream."
+    "libra.predictor.observations.read", unit="{entry}", description="Observations read from the stream."
 )
 _skipped = _meter.create_counter(
     "libra.predictor.observations.skipped",
     unit="{entry}",
-    description="Entries read and not learned from, by `reason`.",
+    description="Observations read but not learned from, by `reason`.",
 )
 _refitted = _meter.create_counter(
-    "libra.predictor.refits", unit="{refit}", description="Refits of a function, by `result`."
+    "libra.predictor.refits", unit="{refit}", description="Refits of functions, by `result`."
 )
 _refit_seconds = _meter.create_histogram(
     "libra.predictor.refit.duration",
     unit="s",
-    description="Time that a refit of one function took.",
+    description="Time to refit one function.",
     explicit_bucket_boundaries_advisory=[0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2],
 )
 

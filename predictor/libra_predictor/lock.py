@@ -33,7 +33,7 @@ _RENEW = "return redis.call('GET', KEYS[1]) == ARGV[1] and redis.call('PEXPIRE',
 _RELEASE = "return redis.call('GET', KEYS[1]) == ARGV[1] and redis.call('DEL', KEYS[1]) or 0"
 
 _held = get_meter("libra_predictor").create_gauge(
-    "libra.predictor.lock.held", description="1 while this replica is the one that learns, else 0."
+    "libra.predictor.lock.held", description="1 while this replica is the learner, else 0."
 )
 
 

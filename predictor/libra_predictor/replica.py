@@ -179,5 +179,5 @@ _meter.create_observable_gauge(
     "libra.predictor.functions",
     [_functions],
     unit="{function}",
-    description="Functions that are answered for, by `stage`.",
+    description="Functions served, by `stage`.",
 )

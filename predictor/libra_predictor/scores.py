@@ -16,26 +16,26 @@ _meter = get_meter("libra_predictor")
 _spare = _meter.create_histogram(
     "libra.predictor.spare",
     unit="{option}",
-    description="Options answered above the need, or 0, of calls not learned from, by `resource`.",
+    description="Options by which answers were too high, or 0, on calls not yet learned from, by `resource`.",
     explicit_bucket_boundaries_advisory=[0, 1, 2, 4, 8, 16],
 )
 _short = _meter.create_histogram(
     "libra.predictor.short",
     unit="{option}",
-    description="Options answered below the need, or 0, of calls not learned from, by `resource`.",
+    description="Options by which answers were too low, or 0, on calls not yet learned from, by `resource`.",
     explicit_bucket_boundaries_advisory=[0, 1, 2, 4, 8, 16],
 )
 _durations = _meter.create_histogram(
     "libra.predictor.duration.answered",
     unit="1",
-    description="Duration answered / actual, of calls not learned from.",
+    description="Answered / actual duration of calls not yet learned from.",
     explicit_bucket_boundaries_advisory=[0.25, 0.5, 0.75, 0.9, 1, 1.1, 1.25, 1.5, 2, 3],
 )
 
 _cpu_times = _meter.create_histogram(
     "libra.predictor.cpu_time.answered",
     unit="1",
-    description="CPU time answered / used, of calls not learned from.",
+    description="Answered / used CPU time of calls not yet learned from.",
     explicit_bucket_boundaries_advisory=[0.125, 0.25, 0.5, 0.75, 1, 1.5, 2, 4, 8],
 )
 
@@ -117,17 +117,17 @@ _meter.create_observable_counter(
     "libra.predictor.calls",
     [_calls],
     unit="{call}",
-    description="Calls whose demand was seen, or seen to be above the answer, by `function` and `resource`.",
+    description="Calls whose demand was seen, or seen to exceed the answer, by `function` and `resource`.",
 )
 _meter.create_observable_counter(
     "libra.predictor.under_predictions",
     [_missed],
     unit="{call}",
-    description="Of these, calls that needed a larger option than the answer, by `function` and `resource`.",
+    description="Calls that needed a larger option than the answer, by `function` and `resource`.",
 )
 _meter.create_observable_gauge(
     "libra.predictor.last_error",
     [_last_errors],
     unit="{option}",
-    description="Answer less the option needed, of the last such call, by `function` and `resource`.",
+    description="Answer minus need, in options, of the last call compared, by `function` and `resource`.",
 )

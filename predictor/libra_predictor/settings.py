@@ -14,9 +14,9 @@ _URL = re.compile(r"(?:(rediss?(?:-sentinel)?)://)?([^/?#]*)(?:/([^/?#\s]+))?")
 _HOST_PORT = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:,@\s\[\]]+):(\d{1,5})")
 
 ACCEPTED = (
-    "host:port, or redis://host:port, or rediss://host:port with TLS, each with several host:port with commas"
-    " between for a Redis Cluster; or redis-sentinel://host:port,host:port/name (rediss-sentinel:// with TLS)"
-    " for the Sentinels of the primary name"
+    "host:port, or redis://host:port, or rediss://host:port with TLS, each with several comma-separated"
+    " host:port for a Redis Cluster; or redis-sentinel://host:port,host:port/name (rediss-sentinel:// with"
+    " TLS) for the Sentinels of the primary name"
 )
 
 
@@ -87,21 +87,20 @@ class Settings(BaseModel):
     )
     store: Annotated[str, AfterValidator(_store)] = Field(
         "redis",
-        description="where models are kept: redis, or a URI such as file:///var/lib/libra or s3://bucket/prefix",
+        description="where to keep models: redis, or a URI such as file:///var/lib/libra or s3://bucket/prefix",
     )
     estimator: Literal["auto", "xgboost", "histogram", "moving-window"] = Field(
         "auto",
-        description="auto takes the one that is measured to be best for each function; the others are for"
-        " experiments",
+        description="auto picks the one that measures best for each function; the others are for experiments",
     )
     durations: Literal["predicted", "unlimited"] = Field(
         "predicted",
-        description="unlimited is for experiments: every invocation is answered to last for a day, so that no"
-        " loan depends on when one ends",
+        description="unlimited, for experiments, predicts that every invocation lasts a day, so that no loan"
+        " depends on when one ends",
     )
     min_observations: int = Field(12, ge=1, description="usable observations before a function has a model")
     window: int = Field(
-        200, ge=1, le=100_000, description="usable observations, the last ones, to learn a function from"
+        200, ge=1, le=100_000, description="most recent usable observations to learn a function from"
     )
     refit_every: int = Field(
         20,
@@ -109,23 +108,23 @@ class Settings(BaseModel):
         description="observations of a function between two refits; more while many functions are busy",
     )
     refit_interval_seconds: float = Field(
-        1.0, ge=0.1, le=3600, description="least seconds between two refits of a function"
+        1.0, ge=0.1, le=3600, description="minimum seconds between two refits of a function"
     )
     save_interval_seconds: float = Field(
         10.0,
         ge=0.1,
         le=3600,
-        description="seconds between two saves of what was observed; answers that change are saved at once",
+        description="seconds between two saves of observations; answers that change are saved at once",
     )
     max_functions: int = Field(
-        10_000, ge=1, description="functions to keep; past it the one not observed for longest is dropped"
+        10_000, ge=1, description="functions to keep; past that, the one not observed for longest is dropped"
     )
     retire_days: float = Field(
-        14, gt=0, description="days after its last observation that a function is dropped"
+        14, gt=0, description="days without an observation after which to drop a function"
     )
-    cpu_step_milli: int = Field(100, ge=1, description="CPU between two allocation options, in millicores")
+    cpu_step_milli: int = Field(100, ge=1, description="CPU step between allocation options, in millicores")
     memory_step_bytes: int = Field(
-        64 << 20, ge=1 << 20, description="memory between two allocation options, in bytes"
+        64 << 20, ge=1 << 20, description="memory step between allocation options, in bytes"
     )
     largest_cpu_milli: int = Field(
         2000, ge=100, description="most CPU, in millicores, to try for a function throttled at its limit"

@@ -39,7 +39,7 @@ _writes = _meter.create_counter(
     "libra.predictor.store.writes", unit="{entry}", description="Functions saved or dropped, by `result`."
 )
 _refusals = _meter.create_counter(
-    "libra.predictor.store.refusals", unit="{entry}", description="Entries that were not read, by `reason`."
+    "libra.predictor.store.refusals", unit="{entry}", description="Store entries refused, by `reason`."
 )
 
 

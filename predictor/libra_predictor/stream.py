@@ -71,7 +71,7 @@ _meter = get_meter("libra_predictor")
 _behind = _meter.create_gauge(
     "libra.predictor.queue.behind",
     unit="s",
-    description="Age of the newest observation read, while others wait.",
+    description="Age of the newest observation read while others wait, else 0.",
 )
 
 

@@ -53,16 +53,16 @@ func newMetrics(provider metric.MeterProvider) (*metrics, error) {
 	m := &metrics{silentNodes: map[string]bool{}, kept: map[string]int{}}
 	var errs [6]error
 	m.resizes, errs[0] = meter.Int64Counter("libra.resizer.resizes",
-		metric.WithDescription("Patches of pods/resize, by `direction` (restore, lower, raise, nudge), `result` (accepted, conflict, refused, failed, limited) and `reason` (memory, ceiling, restore, repair). Many for repair mean that agents are missing"))
+		metric.WithDescription("Patches of pods/resize, by `direction` (restore, lower, raise, nudge), `result` (accepted, conflict, refused, failed, limited) and `reason` (memory, ceiling, restore, repair). Many for repair mean missing agents"))
 	m.poolErrors, errs[1] = meter.Int64Counter("libra.resizer.pool.errors",
-		metric.WithDescription("Failed calls of Redis, by `operation`: read or follow"))
+		metric.WithDescription("Failed Redis calls, by `operation`: read or follow"))
 	m.latency, errs[2] = meter.Float64Histogram("libra.resizer.resize.latency", metric.WithUnit("s"),
-		metric.WithDescription("Time from reading the pool to seeing in the pod's status what follows from it, by `way`: api"),
+		metric.WithDescription("Time from reading the pool until the pod's status shows the resulting resize, by `way`: api"),
 		metric.WithExplicitBucketBoundaries(.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30))
 	_, errs[3] = meter.Int64ObservableGauge("libra.resizer.node.silent",
-		metric.WithDescription("1 while the `node` has no agent that is ready, 0 while it has one"), metric.WithInt64Callback(m.observeSilent))
+		metric.WithDescription("1 while the `node` has no ready agent, 0 while it has one"), metric.WithInt64Callback(m.observeSilent))
 	m.badMaxCPU, errs[4] = meter.Int64Counter("libra.resizer.max.cpu.refused",
-		metric.WithDescription("Pods whose annotation libra.dev/max-cpu could not be read, so that their ceiling is their user allocation"))
+		metric.WithDescription("Pods whose annotation libra.dev/max-cpu could not be read, so their ceiling is their user allocation"))
 	_, errs[5] = meter.Int64ObservableGauge("libra.resizer.ceilings.withheld",
 		metric.WithDescription("Pods whose ceiling is kept out of their spec because a ResourceQuota counts CPU limits; the node agent sets it"),
 		metric.WithInt64Callback(m.observeWithheld))

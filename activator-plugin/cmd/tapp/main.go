@@ -47,18 +47,18 @@ func newConvert() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "convert [FILE]",
 		Short: "Write a PlacementPolicy for each tag of a tAPP script",
-		Long: `Write a PlacementPolicy for each tag of a tAPP script, which is read from FILE, or from the
-standard input.
+		Long: `Write a PlacementPolicy for each tag of a tAPP script, read from FILE or from the standard
+input.
 
-A script names workers, sets of workers and controllers by labels. Here they are nodes and zones:
+A script names workers, sets of workers and controllers by labels. They map to nodes and zones:
 
   wrk: DB_worker1          nodes with the label libra.dev/worker=DB_worker1, or with
                            --node-names the node of that name
   set: local               nodes with the label libra.dev/worker-set=local
   set:                     all nodes
-  controller: DBZoneCtl    activators in the zone that --zone says, or in the zone of that name
+  controller: DBZoneCtl    activators in the zone that --zone sets, or in the zone of that name
 
-A tag with capitals or underscores gets another name, because Kubernetes has none of them in names.
+A tag with capitals or underscores gets another name, because Kubernetes allows neither in names.
 Functions name their policy with the label libra.dev/placement.`,
 		Example: `  tapp convert script.yaml --zone DBZoneCtl=eu-west-1a | kubectl apply -n shop -f -
   tapp convert script.yaml --cluster --worker-label kubernetes.io/hostname`,
@@ -79,11 +79,11 @@ Functions name their policy with the label libra.dev/placement.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVarP(&o.Namespace, "namespace", "n", "", "namespace of the policies (default: none, which is where kubectl applies them)")
-	flags.BoolVar(&cluster, "cluster", false, "write ClusterPlacementPolicies, which are for all namespaces (default false)")
-	flags.StringVar(&o.WorkerLabel, "worker-label", "libra.dev/worker", "label of nodes whose value is the label of a wrk")
-	flags.StringVar(&o.SetLabel, "set-label", "libra.dev/worker-set", "label of nodes whose value is the label of a set")
-	flags.BoolVar(&o.NodeNames, "node-names", false, "the label of a wrk is the name of a node (default false)")
+	flags.StringVarP(&o.Namespace, "namespace", "n", "", "namespace of the policies (default: none, so that kubectl apply decides)")
+	flags.BoolVar(&cluster, "cluster", false, "write ClusterPlacementPolicies, for all namespaces (default false)")
+	flags.StringVar(&o.WorkerLabel, "worker-label", "libra.dev/worker", "node label whose value is the label of a wrk")
+	flags.StringVar(&o.SetLabel, "set-label", "libra.dev/worker-set", "node label whose value is the label of a set")
+	flags.BoolVar(&o.NodeNames, "node-names", false, "take the label of a wrk as a node name (default false)")
 	flags.StringToStringVar(&o.Zones, "zone", nil, "zone of a controller, as CONTROLLER=ZONE; may be repeated (default: the controller's label)")
 	return cmd
 }

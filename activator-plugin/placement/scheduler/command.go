@@ -29,7 +29,7 @@ func NewCommand() *cobra.Command {
 Libra flags:
 
       --redis-addr string          %s (default %q)
-      --redis-credentials string   folder with the user, password and CA of Redis; none where it is empty`, Name, redisconn.Accepted, redisconn.DefaultAddr)
+      --redis-credentials string   folder with the user, password and CA of Redis; empty for none`, Name, redisconn.Accepted, redisconn.DefaultAddr)
 	cmd.Flags().StringVar(&o.RedisAddr, "redis-addr", redisconn.DefaultAddr, redisconn.Accepted)
 	cmd.Flags().StringVar(&o.RedisCredentials, "redis-credentials", "", "folder with the user, password and CA of Redis")
 	return cmd

@@ -47,13 +47,13 @@ func newMetrics(provider metric.MeterProvider) (*metrics, error) {
 	meter, m := provider.Meter(scopeName), &metrics{}
 	var errs [4]error
 	m.opinions, errs[0] = meter.Int64Counter("libra.scheduler.pods",
-		metric.WithDescription("Attempts to place pods of functions, by the `outcome` of looking for what is known of them, and whether a placement `policy` is for them"), metric.WithUnit("{attempt}"))
+		metric.WithDescription("Attempts to place functions' pods, by what is known about them (`outcome`) and whether a placement `policy` applies to them"), metric.WithUnit("{attempt}"))
 	m.unplaceable, errs[1] = meter.Int64Counter("libra.scheduler.unplaceable",
-		metric.WithDescription("Attempts to place pods whose placement policy names no node that there is"), metric.WithUnit("{attempt}"))
+		metric.WithDescription("Attempts to place pods whose placement policy names no existing node"), metric.WithUnit("{attempt}"))
 	m.failures, errs[2] = meter.Int64Counter("libra.scheduler.redis.failures",
-		metric.WithDescription("Times that Redis could not be asked what nodes lend and functions need"), metric.WithUnit("{failure}"))
+		metric.WithDescription("Failures to ask Redis what nodes lend and functions need"), metric.WithUnit("{failure}"))
 	m.skipped, errs[3] = meter.Int64Counter("libra.scheduler.observations.skipped",
-		metric.WithDescription("Observations of a version that is not known, or that cannot be read"), metric.WithUnit("{observation}"))
+		metric.WithDescription("Observations skipped because their version is unknown or they are unreadable"), metric.WithUnit("{observation}"))
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, fmt.Errorf("plugin %s: making its metrics: %w", Name, err)
 	}

@@ -23,11 +23,11 @@ import (
 
 var (
 	benchNodes  = flag.Int("nodes", 1000, "nodes")
-	benchPods   = flag.Int("pods", 300, "pods that each profile places at a time")
-	benchBlocks = flag.Int("blocks", 12, "times that each profile does so")
+	benchPods   = flag.Int("pods", 300, "pods that each profile places per block")
+	benchBlocks = flag.Int("blocks", 12, "blocks, each of all profiles")
 	benchOut    = flag.String("out", "../../../out/bench-scheduler", "folder for the results")
 	benchCommit = flag.String("commit", "unknown", "commit to name in the results")
-	benchSeed   = flag.Uint64("seed", 1, "seed of the orders")
+	benchSeed   = flag.Uint64("seed", 1, "random seed for the orders")
 )
 
 // stock is a profile like the default scheduler's, which runs in the same process.

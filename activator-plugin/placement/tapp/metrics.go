@@ -47,13 +47,13 @@ func newMetrics(mp metric.MeterProvider) (*metrics, error) {
 	m.known.Store(&[]counted{})
 	var errs [4]error
 	m.refused, errs[0] = meter.Int64Counter("libra.placement.policy.edits.refused",
-		metric.WithDescription("Edits of placement policies that were refused, so that the last that was accepted stays in force, by `policy_namespace` and `policy`"),
+		metric.WithDescription("Refused edits of placement policies, by `policy_namespace` and `policy`; the last accepted version stays in force"),
 		metric.WithUnit("{edit}"))
 	m.decisions, errs[1] = meter.Int64ObservableCounter("libra.placement.policy.decisions",
-		metric.WithDescription("Decisions by a placement policy, by `policy_namespace`, `policy`, `outcome` (placed, default, refused), and the `block` that placed the request"),
+		metric.WithDescription("Decisions by placement policies, by `policy_namespace`, `policy`, `outcome` (placed, default, refused) and the `block` that placed the request"),
 		metric.WithUnit("{decision}"))
 	m.policies, errs[2] = meter.Int64ObservableGauge("libra.placement.policies",
-		metric.WithDescription("Placement policies by `state`: in_force, last_good (an edit was refused) or refused (none of it was accepted)"),
+		metric.WithDescription("Placement policies by `state`: in_force, last_good (an edit was refused) or refused (no version was accepted)"),
 		metric.WithUnit("{policy}"))
 	_, errs[3] = meter.RegisterCallback(m.observe, m.decisions, m.policies)
 	if err := errors.Join(errs[:]...); err != nil {

@@ -10,13 +10,13 @@ import (
 	"libra.dev/libra/activator-plugin/predict"
 )
 
-const inputHelp = `The input is one JSON object after another, each of one function:
+const inputHelp = `The input is a sequence of JSON objects, each for one function:
 
   {"function": "namespace/revision", "answer": {...}, "sizes": [...], "expected": [[...], ...]}
 
-"answer" is what the predictor answers over REST in the Open Inference Protocol v2;
-"sizes" are in bytes, -1 is the unknown size; "expected" has for each of them
-cpu_milli, memory_bytes and duration_ms, the offset included, and cpu_time_us.`
+"answer" is the predictor's answer over REST in the Open Inference Protocol v2;
+"sizes" are in bytes, with -1 for the unknown size; "expected" has, for each size,
+cpu_milli, memory_bytes and duration_ms, with the offset, and cpu_time_us.`
 
 // maxShown is how many mismatches are printed one by one.
 const maxShown = 20
@@ -38,9 +38,9 @@ type mismatch struct {
 func newCheck() *cobra.Command {
 	return &cobra.Command{
 		Use:   "check FILE|-",
-		Short: "Compare what the activator looks up with what is expected",
-		Long: "Compare what the activator looks up in step tables with what is expected.\n" +
-			"It fails, after it has printed its result, when there are mismatches.\n\n" + inputHelp,
+		Short: "Compare the activator's look-ups with what is expected",
+		Long: "Compare the activator's look-ups in step tables with what is expected.\n" +
+			"The command prints its result, then fails if there are mismatches.\n\n" + inputHelp,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			result := checkResult{First: []mismatch{}}

@@ -54,13 +54,13 @@ func newLoad() *cobra.Command {
 	var o loadOptions
 	cmd := &cobra.Command{
 		Use:   "load",
-		Short: "Ask a predictor at a rate, or as fast as it answers",
-		Long: `Ask a predictor in the Open Inference Protocol v2 for predictions of random sizes.
+		Short: "Query a predictor at a fixed rate, or as fast as it answers",
+		Long: `Query a predictor for random sizes over the Open Inference Protocol v2.
 
-With --rate the loop is open: each request has its time, and one that finds every
-connection busy counts from that time on. Without, the loop is closed: each
-connection asks again as soon as it has an answer, which is the most that the
-predictor can do.`,
+With --rate the loop is open: each request has a due time, and one that finds every
+connection busy then is timed from it. Without --rate the loop is closed: each
+connection sends its next request as soon as it has an answer, which is the most
+that the predictor can do.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			result, err := load(cmd.Context(), o)
@@ -71,15 +71,15 @@ predictor can do.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.address, "address", "", "of the predictor, HOST:PORT")
-	f.StringSliceVar(&o.models, "model", nil, "model to ask for, namespace.revision; several are asked in turn")
-	f.Float64Var(&o.rate, "rate", 0, "requests per second; 0 is as fast as it answers")
+	f.StringVar(&o.address, "address", "", "address of the predictor, HOST:PORT")
+	f.StringSliceVar(&o.models, "model", nil, "model to query, as namespace.revision; several are queried in turn")
+	f.Float64Var(&o.rate, "rate", 0, "requests per second; 0: as fast as the predictor answers")
 	f.IntVar(&o.connections, "connections", 1, "connections, each with one request at a time")
-	f.DurationVar(&o.duration, "duration", 10*time.Second, "time that is measured")
-	f.DurationVar(&o.warmUp, "warm-up", time.Second, "time before that is not")
-	f.DurationVar(&o.timeout, "timeout", time.Second, "of a request")
-	f.Int64Var(&o.maxSize, "max-size", 1<<30, "largest size asked for, in bytes")
-	f.Uint64Var(&o.seed, "seed", 1, "of the sizes drawn")
+	f.DurationVar(&o.duration, "duration", 10*time.Second, "how long to measure")
+	f.DurationVar(&o.warmUp, "warm-up", time.Second, "how long to send requests before measuring")
+	f.DurationVar(&o.timeout, "timeout", time.Second, "timeout of a request")
+	f.Int64Var(&o.maxSize, "max-size", 1<<30, "largest size to query, in bytes")
+	f.Uint64Var(&o.seed, "seed", 1, "random seed for the sizes")
 	return cmd
 }
 

@@ -48,10 +48,10 @@ func newLookup() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "lookup FILE|-",
-		Short: "Time predictions that are answered from the activator's tables",
+		Short: "Time predictions from the activator's tables",
 		Long: "Time predictions as the request path makes them: function map, look-ups, offset and\n" +
-			"metrics. The tables are fetched from a predictor in this process, and again while it\n" +
-			"runs. Functions and sizes are drawn evenly.\n\n" + inputHelp + " \"expected\" is not used.",
+			"metrics. The tables come from a predictor in this process, and are fetched again while\n" +
+			"it runs. Functions and sizes are drawn evenly.\n\n" + inputHelp + " \"expected\" is not used.",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
@@ -63,9 +63,9 @@ func newLookup() *cobra.Command {
 			return printJSON(cmd.OutOrStdout(), result)
 		},
 	}
-	cmd.Flags().IntVar(&lookups, "lookups", 1_000_000, "look-ups to time")
-	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "longest time in all")
-	cmd.Flags().Uint64Var(&seed, "seed", 1, "of the functions and sizes drawn")
+	cmd.Flags().IntVar(&lookups, "lookups", 1_000_000, "number of look-ups to time")
+	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "time limit for the whole run")
+	cmd.Flags().Uint64Var(&seed, "seed", 1, "random seed for the functions and sizes")
 	return cmd
 }
 

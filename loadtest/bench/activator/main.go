@@ -56,13 +56,13 @@ func newRoot() *cobra.Command {
 		Use:   "bench-activator",
 		Short: "Compare Libra's activator with the stock one, on the box",
 		Long: `bench-activator runs three copies of the installed activator beside it on the box,
-two as they are and one with Libra in it, and a function that does nothing, once
-opted in to Libra and once not. In each block it sends each activator the same
-load, in an order of its own: requests at a fixed rate, for the response times,
-and then as many as a few connections can, for the throughput.
+two unchanged and one with Libra, and two copies of a function that does nothing, one
+opted in to Libra and one not. In each block it sends each activator the same load, in
+a different order each time: requests at a fixed rate, for the response times, and then
+as many as a few connections can, for the throughput.
 
-Libra must be on the box and the stock activator in its place: "demo install".
-It is to be run from the root of the repository and removes what it made.`,
+The box needs Libra and the stock activator: "demo install". Run it from the root of
+the repository. It removes what it made.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args:          cobra.NoArgs,
@@ -72,11 +72,11 @@ It is to be run from the root of the repository and removes what it made.`,
 	}
 	o.Bind(cmd, "out/bench-activator")
 	f := cmd.Flags()
-	f.IntVar(&l.blocks, "blocks", 24, "blocks: each is all activators and both revisions once")
+	f.IntVar(&l.blocks, "blocks", 24, "blocks, each of all activators and both revisions once")
 	f.IntVar(&l.pods, "pods", 4, "pods of each revision, and connections of the load")
-	f.Float64Var(&l.rate, "rate", 400, "requests a second of the paced load")
-	f.DurationVar(&l.paced, "paced", 3*time.Second, "length of the paced load, in each block")
-	f.DurationVar(&l.closed, "closed", 1500*time.Millisecond, "length of the load without pauses, in each block")
+	f.Float64Var(&l.rate, "rate", 400, "requests per second of the paced load")
+	f.DurationVar(&l.paced, "paced", 3*time.Second, "length of the paced load in each block")
+	f.DurationVar(&l.closed, "closed", 1500*time.Millisecond, "length of the load without pauses in each block")
 	return cmd
 }
 

@@ -44,12 +44,12 @@ func newRoot() *cobra.Command {
 		Use:   "bench-place",
 		Short: "Measure the choice of a pod",
 		Long: `bench-place chooses pods of a function that has one on each of many nodes, as the activator
-does on a request's path: it takes in Knative's pick, asks the policy, and takes the slot. What the
-nodes can lend are profiles made up here, of which some change all the time, so that the picture is
-refreshed beside it as in an activator. Each policy, and Knative's own pick, is measured in turn, in
-random order, and each choice by itself; a reading of the clock counts in. Then bench-pool measures on a real
-Redis what the pictures cost, how old they are, and how much is granted of what is promised by them. Last, a
-PlacementPolicy on a real API server is edited while four activators place requests by it.`,
+does on a request's path: it starts from Knative's pick, asks the policy, and takes the slot. It makes up
+profiles of what the nodes can lend, some of which change all the time, so that the picture is
+refreshed meanwhile as in an activator. It measures each policy, and Knative's own pick, in turn, in
+random order, and each choice by itself, including a reading of the clock. Then bench-pool measures on a
+real Redis what the pictures cost, how old they are, and how much of what they promise is granted. Last,
+the bench edits a PlacementPolicy on a real API server while four activators place requests by it.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args:          cobra.NoArgs,
@@ -60,18 +60,18 @@ PlacementPolicy on a real API server is edited while four activators place reque
 	f := cmd.Flags()
 	f.StringVar(&o.out, "out", "out/bench-place", "folder for the results")
 	f.StringVar(&o.commit, "commit", "unknown", "commit to name in the results")
-	f.Uint64Var(&o.seed, "seed", 1, "seed of all that is random")
-	f.StringVar(&o.pool, "pool", "bin/bench-pool", "the command bench-pool")
-	f.StringVar(&o.kubelite, "kubelite", "", "Kubernetes in one binary, as \"box build\" makes it (\"box path kubelite\" prints where), whose API server has the policy that is edited; without it that is not measured")
-	f.StringVar(&o.schedulerOut, "scheduler", "out/bench-scheduler", "folder of bench-scheduler's results, whose throughput is taken over if it is of the same commit")
-	f.BoolVar(&o.quick, "quick", false, "a smoke test: all steps in some seconds, for figures that mean little")
-	f.IntVar(&o.nodes, "nodes", 1000, "how many nodes, with a pod each")
-	f.IntVar(&o.steps, "steps", 16, "at how many moments what a node can lend changes")
-	f.IntVar(&o.changing, "changing", 100, "how many nodes change between two refreshes of the picture")
-	f.Float64Var(&o.busy, "busy", 0.5, "which share of the pods has a request at any time, with a containerConcurrency of 1")
-	f.Float64Var(&o.rate, "rate", 5000, "choices a second: what they give away is heard of again with the next refresh")
-	f.IntVar(&o.choices, "choices", 500, "choices of each policy in a block")
-	f.IntVar(&o.blocks, "blocks", 40, "blocks, each of all policies; of one, no interval and so no verdict is known")
+	f.Uint64Var(&o.seed, "seed", 1, "random seed")
+	f.StringVar(&o.pool, "pool", "bin/bench-pool", "the bench-pool command")
+	f.StringVar(&o.kubelite, "kubelite", "", "Kubernetes in one binary, as \"box build\" makes it (\"box path kubelite\" prints where), whose API server has the edited policy; without it, edits are not measured")
+	f.StringVar(&o.schedulerOut, "scheduler", "out/bench-scheduler", "folder of bench-scheduler's results, whose throughput is included if it is from the same commit")
+	f.BoolVar(&o.quick, "quick", false, "a smoke test: all steps in some seconds, with figures that mean little")
+	f.IntVar(&o.nodes, "nodes", 1000, "number of nodes, each with one pod")
+	f.IntVar(&o.steps, "steps", 16, "number of moments at which what a node can lend changes")
+	f.IntVar(&o.changing, "changing", 100, "number of nodes that change between two refreshes of the picture")
+	f.Float64Var(&o.busy, "busy", 0.5, "share of the pods that have a request at any time, with a containerConcurrency of 1")
+	f.Float64Var(&o.rate, "rate", 5000, "choices per second; the next refresh shows what they give away")
+	f.IntVar(&o.choices, "choices", 500, "choices per policy and block")
+	f.IntVar(&o.blocks, "blocks", 40, "blocks, each of all policies; one gives no interval, and so no verdict")
 	return cmd
 }
 

@@ -21,8 +21,8 @@ func newArm() *cobra.Command {
 		Use:    "arm",
 		Short:  "Measure a turn for each line of the input",
 		Hidden: true,
-		Long: `arm opens the pools of some nodes, and lets invocations begin and end in them without pauses, first to warm up and then once for each
-line of its input. Of each time it prints a line of JSON.`,
+		Long: `arm opens the pools of some nodes, and begins and ends invocations in them without pauses, first to warm up and then once for each
+line of its input. It prints a line of JSON for each turn.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args:          cobra.NoArgs,
@@ -33,7 +33,7 @@ line of its input. Of each time it prints a line of JSON.`,
 	f := cmd.Flags()
 	o.flags(f, "")
 	o.loadFlags(f)
-	f.IntVar(&nodes, "nodes", 1000, "how many nodes' pools")
+	f.IntVar(&nodes, "nodes", 1000, "number of nodes, each with a pool")
 	f.DurationVar(&o.length, "length", 250*time.Millisecond, "length of a turn")
 	return cmd
 }

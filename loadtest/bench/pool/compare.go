@@ -48,11 +48,11 @@ func newCompare() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "compare --with name=command,...",
 		Short: "Measure the pool of this bench against those of others, in turn",
-		Long: `compare runs this bench and others, which were built from other code. Each keeps pools on a Redis of its own, and
-all take turns of a quarter of a second, each time in another order: what disturbs the machine for longer than that disturbs
-all of them. After some turns all are started anew, because one Redis is a little faster than another for as long as it runs.
-It prints what each takes as a ratio to what this one takes in the same round, with its 95 % interval, and beside them this one
-once more, whose ratio is the noise.`,
+		Long: `compare runs this bench and others that were built from other code. Each has pools on its own Redis, and all take turns of a
+quarter of a second, each time in another order: anything that disturbs the machine for longer disturbs them all. After some
+turns all start anew, because one Redis is a little faster than another for as long as it runs. It prints the ratio of what
+each takes to what this one takes in the same round, with its 95 % interval. It also runs this one a second time: that ratio
+is the noise.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args:          cobra.NoArgs,
@@ -63,9 +63,9 @@ once more, whose ratio is the noise.`,
 	f := cmd.Flags()
 	c.flags(f, "out/bench-pool-compare")
 	f.StringToStringVar(&c.with, "with", nil, "bench-pool commands of other code, by name")
-	f.IntVar(&c.nodes, "nodes", 1000, "how many nodes' pools")
-	f.IntVar(&c.rounds, "rounds", 8, "how often all are started")
-	f.IntVar(&c.turns, "turns", 40, "how many turns each has in a round")
+	f.IntVar(&c.nodes, "nodes", 1000, "number of nodes, each with a pool")
+	f.IntVar(&c.rounds, "rounds", 8, "how often to start all")
+	f.IntVar(&c.turns, "turns", 40, "turns of each in a round")
 	f.DurationVar(&c.length, "length", 250*time.Millisecond, "length of a turn")
 	return cmd
 }

@@ -29,12 +29,12 @@ type shared struct {
 func (s *shared) flags(f *pflag.FlagSet, out string) {
 	f.StringVar(&s.out, "out", out, "folder for the results")
 	f.StringVar(&s.commit, "commit", "unknown", "commit to name in the results")
-	f.Uint64Var(&s.seed, "seed", 1, "seed of all that is random")
-	f.StringVar(&s.redis, "redis", "manifests/base/redis/deployment.yaml", "Deployment of Redis, whose arguments it has here")
+	f.Uint64Var(&s.seed, "seed", 1, "random seed")
+	f.StringVar(&s.redis, "redis", "manifests/base/redis/deployment.yaml", "Deployment of Redis, whose arguments to use")
 }
 
 // quickUsage is the help of the flag that most of them have.
-const quickUsage = "a smoke test: all steps in a few seconds, for figures that mean little"
+const quickUsage = "a smoke test: all steps in a few seconds, with figures that mean little"
 
 // options are the user's choices.
 type options struct {
@@ -56,13 +56,14 @@ func newRoot() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "bench-pool",
 		Short: "Measure the harvest pool on one Redis core",
-		Long: `bench-pool starts a redis-server, keeps one core for it where there are several, and
-lets invocations begin and end in the pools of many nodes: half of them have
-something to lend, a quarter want to borrow, and a quarter do neither; or, with
---ranked, all are only ranked, as under the source node. First without pauses, as fast as the connections can (closed loop), and then at a fixed
-rate, where the time of a Begin counts from when it was due (open loop). And then at another rate while the agents of all nodes
-are there, too, which follow what happens and read their node's state once a second. Redis has the arguments that the manifests give it.
-All of it several times, for an interval of what has a goal.`,
+		Long: `bench-pool starts a redis-server, keeps one core for it if there are several, and begins
+and ends invocations in the pools of many nodes: half of them have something to lend, a
+quarter want to borrow, and a quarter do neither; or, with --ranked, all are only ranked,
+as under the source node. It does so first without pauses, as fast as the connections can
+(closed loop), then at a fixed rate, where the time of a Begin counts from when it was due
+(open loop), and then at another rate while the agents of all nodes follow what happens
+and read their node's state once a second. Redis has the arguments that the manifests give
+it. All is measured several times, for an interval of what has a goal.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args:          cobra.NoArgs,
@@ -73,12 +74,12 @@ All of it several times, for an interval of what has a goal.`,
 	f := cmd.Flags()
 	o.flags(f, "out/bench-pool")
 	f.BoolVar(&o.quick, "quick", false, quickUsage)
-	f.IntSliceVar(&o.nodes, "nodes", []int{1, 100, 1000, 2000}, "how many nodes' pools, each in a run of its own")
+	f.IntSliceVar(&o.nodes, "nodes", []int{1, 100, 1000, 2000}, "numbers of nodes, each measured in its own run")
 	o.loadFlags(f)
-	f.Float64Var(&o.rate, "rate", 20_000, "invocations a second of the open loop")
-	f.Float64Var(&o.followed, "followed", 5_000, "invocations a second of the one that agents follow: all of them share a core with the load here")
+	f.Float64Var(&o.rate, "rate", 20_000, "invocations per second of the open loop")
+	f.Float64Var(&o.followed, "followed", 5_000, "invocations per second of the loop that agents follow: all agents share a core with the load here")
 	f.DurationVar(&o.length, "length", 20*time.Second, "length of each loop")
-	f.IntVar(&o.rounds, "rounds", 3, "how often all is measured, each time with another seed; of one, no interval and so no verdict is known")
+	f.IntVar(&o.rounds, "rounds", 3, "how often to measure all, each time with another seed; one gives no interval, and so no verdict")
 	cmd.AddCommand(newCompare(), newArm(), newPictures())
 	return cmd
 }
@@ -86,8 +87,8 @@ All of it several times, for an interval of what has a goal.`,
 // loadFlags adds the flags that describe a load.
 func (o *options) loadFlags(f *pflag.FlagSet) {
 	f.IntVar(&o.connections, "connections", 8, "connections, each with one call at a time")
-	f.IntVar(&o.standing, "standing", 10, "invocations in flight all the time on each node, all with something to lend")
-	f.IntVar(&o.revisions, "revisions", 10_000, "revisions that the invocations are of")
+	f.IntVar(&o.standing, "standing", 10, "invocations always in flight on each node, all with something to lend")
+	f.IntVar(&o.revisions, "revisions", 10_000, "revisions of the invocations")
 	f.BoolVar(&o.ranked, "ranked", false, "invocations are ranked, and neither lend nor borrow")
 }
 

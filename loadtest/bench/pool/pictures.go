@@ -27,14 +27,14 @@ func newPictures() *cobra.Command {
 	var nodes int
 	cmd := &cobra.Command{
 		Use:   "pictures",
-		Short: "Measure what it costs Redis that activators follow what nodes lend, and what they make of it",
-		Long: `pictures lets invocations begin and end at a fixed rate in the pools of many nodes, with and without an activator that keeps
-a picture of all nodes, in turn and in random order. It prints which share of a core Redis uses more with it, and how long after
-a Begin was sent the picture has it.
+		Short: "Measure what activators' pictures of the nodes cost Redis, and what activators make of them",
+		Long: `pictures begins and ends invocations at a fixed rate in the pools of many nodes, with and without an activator that keeps
+a picture of all nodes, in turn and in random order. It prints what share of a core Redis uses more with it, and how long
+after a Begin was sent the picture has it.
 
-Then several activators, each with a picture and pods of its own, place invocations under the source owners: half of them lend what
-they do not need, and half borrow, and are placed where the most of that can be had. It prints how much of the CPU that their nodes
-had for them, when they were placed, they borrowed until they ended.`,
+Then several activators, each with its own picture and pods, place invocations under the source owners: half of them lend
+what they do not need, and half borrow, and are placed where the most of that can be had. It prints how much they borrowed until
+they ended, out of the CPU that their nodes had for them when they were placed.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args:          cobra.NoArgs,
@@ -46,13 +46,13 @@ had for them, when they were placed, they borrowed until they ended.`,
 	f := cmd.Flags()
 	p.flags(f, "out/bench-pool-pictures")
 	f.BoolVar(&p.quick, "quick", false, quickUsage)
-	f.IntVar(&nodes, "nodes", 1000, "how many nodes, each with two pods of each activator that places")
-	f.IntVar(&p.standing, "standing", 10, "invocations in flight all the time on each node, all with something to lend, where the cost is measured")
-	f.Float64Var(&p.rate, "rate", 5_000, "invocations a second, where the cost is measured")
-	f.Float64Var(&p.placed, "placed", 1_000, "invocations a second that are placed, of all activators")
-	f.IntVar(&p.activators, "activators", 4, "how many activators place")
-	f.DurationVar(&p.length, "length", 5*time.Second, "how long a round is, and where the cost is measured, each half of one")
-	f.IntVar(&p.rounds, "rounds", 6, "how many rounds of both")
+	f.IntVar(&nodes, "nodes", 1000, "number of nodes, each with two pods of each activator that places")
+	f.IntVar(&p.standing, "standing", 10, "invocations always in flight on each node, all with something to lend, where the cost is measured")
+	f.Float64Var(&p.rate, "rate", 5_000, "invocations per second, where the cost is measured")
+	f.Float64Var(&p.placed, "placed", 1_000, "invocations per second that all activators place")
+	f.IntVar(&p.activators, "activators", 4, "number of activators that place")
+	f.DurationVar(&p.length, "length", 5*time.Second, "length of a round or, where the cost is measured, of each half of it")
+	f.IntVar(&p.rounds, "rounds", 6, "number of rounds of both measurements")
 	return cmd
 }
 

@@ -54,10 +54,10 @@ func newRoot() *cobra.Command {
 	var n repetitions
 	cmd := &cobra.Command{
 		Use:   "bench-resize",
-		Short: "Measure how long a change of a CPU limit takes, by each way, on the box",
+		Short: "Measure how long each way to change a CPU limit takes, on the box",
 		Long: `bench-resize changes CPU limits of real pods on the box and watches their cgroups:
-by a patch of pods/resize, of a pod long after its last change and right after it;
-by a loan in the pool, which the node agent carries out; and by writing the cgroup.
+by patching pods/resize, both long after a pod's last change and right after it; by
+a loan in the pool, which the node agent carries out; and by writing the cgroup.
 
 Libra must be on the box: "demo install".`,
 		SilenceUsage:  true,
@@ -70,10 +70,10 @@ Libra must be on the box: "demo install".`,
 	o.Bind(cmd, "out/bench-resize")
 	f := cmd.Flags()
 	f.IntVar(&n.spaced, "spaced", 60, "patches, each long after the one before")
-	f.DurationVar(&n.spacing, "spacing", 3*time.Second, "time between those")
+	f.DurationVar(&n.spacing, "spacing", 3*time.Second, "time between --spaced patches")
 	f.IntVar(&n.backToBack, "back-to-back", 60, "patches, each as soon as the one before is seen")
 	f.IntVar(&n.loans, "loans", 400, "loans")
-	f.IntVar(&n.writes, "writes", 400, "writes of the cgroup alone")
+	f.IntVar(&n.writes, "writes", 400, "writes to the cgroup alone")
 	return cmd
 }
 

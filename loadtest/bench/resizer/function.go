@@ -34,7 +34,7 @@ func newFunction() *cobra.Command {
 	var f function
 	cmd := &cobra.Command{
 		Use:    "function",
-		Short:  "Be a function on the agent's node: for bench-resizer only",
+		Short:  "Act as a function on the agent's node: for bench-resizer only",
 		Hidden: true,
 		Args:   cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -42,16 +42,16 @@ func newFunction() *cobra.Command {
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&f.redis, "redis", "", "where the pool is")
+	flags.StringVar(&f.redis, "redis", "", "address of the pool")
 	flags.StringVar(&f.node, "node", "", "name of the node")
 	flags.StringVar(&f.pod, "pod", "", "namespace/name of the pod")
 	flags.StringVar(&f.name, "function", "", "namespace/name of the Revision")
-	flags.Uint64Var(&f.seed, "seed", 1, "seed of all that is random")
+	flags.Uint64Var(&f.seed, "seed", 1, "random seed")
 	flags.Int64Var(&f.owed.CPUMilli, "owed-cpu", 0, "user allocation, in milli CPU")
 	flags.Int64Var(&f.owed.MemoryBytes, "owed-memory", 0, "user allocation, in bytes")
 	flags.DurationVar(&f.work, "work", 0, "CPU time of a request, on average")
-	flags.DurationVar(&f.waits, "waits", 0, "what a request waits beside, on average")
-	flags.BoolVar(&f.dozes, "dozes", false, "wake now and then, for nobody")
+	flags.DurationVar(&f.waits, "waits", 0, "how long a request also waits, on average")
+	flags.BoolVar(&f.dozes, "dozes", false, "wake now and then, without a request")
 	return cmd
 }
 

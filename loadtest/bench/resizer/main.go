@@ -62,17 +62,17 @@ func newRoot() *cobra.Command {
 		Use:   "bench-resizer",
 		Short: "Measure the controller of a large cluster and the agent of a full node",
 		Long: `bench-resizer starts an API server, etcd and Redis, fills them with the nodes and pods of a
-large cluster (KWOK's), and measures Libra's controller in two replicas while loans of CPU pass:
+large cluster (KWOK's), and measures two replicas of Libra's controller during loans of CPU:
 memory, CPU and requests to the API server. Half of the namespaces are under the source
 "owners", where the loans are, and half under "node", where pods have ceilings.
 
-Then, again and again, it kills the replica that leads, has a pod need memory, and
-waits for the other replica's patch.
+Then it repeatedly kills the replica that leads, has a pod need memory, and waits for
+the other replica's patch.
 
 Last it runs Libra's node agent on real cgroups of this machine, first with pods at rest and then
-with requests in flight in some of them. That takes root.
+with requests in flight in some of them. That needs root.
 
-Nothing outside of the folder for the results is left behind: processes, cgroups and
+It leaves nothing behind outside the folder for the results: processes, cgroups and
 temporary files go when it ends, also by Ctrl-C.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
@@ -82,24 +82,24 @@ temporary files go when it ends, also by Ctrl-C.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.out, "out", "out/bench-resizer", "folder for the results, and for what the processes logged")
+	f.StringVar(&o.out, "out", "out/bench-resizer", "folder for the results and the logs of the processes")
 	f.StringVar(&o.commit, "commit", "unknown", "commit to name in the results")
-	f.Uint64Var(&o.seed, "seed", 1, "seed of all that is random")
-	f.BoolVar(&o.quick, "quick", false, "a smoke test: all steps on 50 nodes in three minutes, for figures that mean little")
+	f.Uint64Var(&o.seed, "seed", 1, "random seed")
+	f.BoolVar(&o.quick, "quick", false, "a smoke test: all steps on 50 nodes in three minutes, with figures that mean little")
 	f.StringSliceVar(&o.only, "only", []string{ofController, ofAgent}, "what to measure")
 	f.StringVar(&o.kubelite, "kubelite", "", "Kubernetes in one binary, as \"box build\" makes it (\"box path kubelite\" prints where)")
 	f.StringVar(&o.kwok, "kwok", "", "KWOK's binary")
 	f.StringVar(&o.controller, "controller", "bin/libra-resizer", "Libra's controller")
 	f.StringVar(&o.agent, "agent", "bin/libra-agent", "Libra's node agent")
 	f.IntVar(&o.nodes, "nodes", 1000, "nodes of the cluster")
-	f.IntVar(&o.pods, "pods", 50_000, "pods of the cluster, as many on each node, of which one is its agent")
-	f.IntVar(&o.optedIn, "opted-in", 40, "per cent of the pods that opted in")
-	f.Float64Var(&o.loans, "loans", 1000, "loans of CPU a second")
-	f.DurationVar(&o.length, "length", time.Minute, "how long the controller is measured")
-	f.IntVar(&o.takeovers, "takeovers", 10, "how many leaders are killed")
-	f.IntVar(&o.agentPods, "agent-pods", 110, "pods of the agent's node that opted in")
-	f.IntVar(&o.inFlight, "in-flight", 40, "requests in flight there, each in a pod of its own")
-	f.DurationVar(&o.agentLength, "agent-length", time.Minute, "how long the agent is measured, at rest and as long again busy")
+	f.IntVar(&o.pods, "pods", 50_000, "pods of the cluster, the same number on each node, one of them its agent")
+	f.IntVar(&o.optedIn, "opted-in", 40, "percentage of the pods that opted in")
+	f.Float64Var(&o.loans, "loans", 1000, "loans of CPU per second")
+	f.DurationVar(&o.length, "length", time.Minute, "how long to measure the controller")
+	f.IntVar(&o.takeovers, "takeovers", 10, "how many leaders to kill")
+	f.IntVar(&o.agentPods, "agent-pods", 110, "opted-in pods on the agent's node")
+	f.IntVar(&o.inFlight, "in-flight", 40, "requests in flight on the agent's node, each in its own pod")
+	f.DurationVar(&o.agentLength, "agent-length", time.Minute, "how long to measure the agent, at rest and again when busy")
 	cmd.AddCommand(newFunction())
 	return cmd
 }

@@ -56,11 +56,11 @@ type Options struct {
 func (o *Options) Bind(cmd *cobra.Command, out string) {
 	f := cmd.Flags()
 	f.StringVar(&o.Kubeconfig, "kubeconfig", "", "kubeconfig of the box, as \"box kubeconfig\" prints it")
-	f.StringVar(&o.Images, "images", "out/images.json", "JSON file from image name to reference, as \"box load\" writes it")
+	f.StringVar(&o.Images, "images", "out/images.json", "JSON file that maps image names to references, as \"box load\" writes it")
 	f.StringVar(&o.Out, "out", out, "folder for the results")
 	f.StringVar(&o.Commit, "commit", "unknown", "commit to name in the results")
-	f.Uint64Var(&o.Seed, "seed", 1, "seed of all that is random")
-	f.BoolVar(&o.Quick, "quick", false, "a smoke test: all steps in about a minute, for figures that mean little")
+	f.Uint64Var(&o.Seed, "seed", 1, "random seed")
+	f.BoolVar(&o.Quick, "quick", false, "a smoke test: all steps in about a minute, with figures that mean little")
 }
 
 // Rig is the box as a bench uses it.

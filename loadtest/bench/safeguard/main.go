@@ -55,19 +55,19 @@ func newRoot() *cobra.Command {
 	var repetitions, wrong int
 	cmd := &cobra.Command{
 		Use:   "bench-safeguard",
-		Short: "Measure how soon a donor has back what it lent, on the box",
+		Short: "Measure how soon a donor gets back what it lent, on the box",
 		Long: `bench-safeguard lends CPU of one real pod on the box to another through the real
-pool and node agent, and then, again and again,
+pool and node agent, and then, repeatedly,
 
   - makes the donor use CPU: from when it has used 80 % of what its lowered limit
     allows within 100 ms until its limit is back (the safeguard),
   - or ends the donor's invocation: from the End until its limit is back,
-  - or ends it such that its pod lends on, and begins another there: from that Begin
+  - or ends it so that its pod keeps lending, and begins another there: from that Begin
     until its limit is back.
 
-It watches the pods' cgroups every millisecond. Then it predicts wrongly, on purpose:
-a donor that needs all of its CPU for 1.5 s lends half of it, and what that costs is
-compared with the same request when nothing is lent. Libra must be on the box: "demo install".`,
+It reads the pods' cgroups every millisecond. Then it predicts wrongly, on purpose:
+a donor that needs all of its CPU for 1.5 s lends half of it, and the bench compares what
+that costs with the same request when nothing is lent. Libra must be on the box: "demo install".`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args:          cobra.NoArgs,
@@ -77,7 +77,7 @@ compared with the same request when nothing is lent. Libra must be on the box: "
 	}
 	o.Bind(cmd, "out/bench-safeguard")
 	cmd.Flags().IntVar(&repetitions, "repetitions", 400, "loans of each of the three kinds")
-	cmd.Flags().IntVar(&wrong, "wrong-predictions", 40, "requests with a prediction of half their need, and as many of each kind to compare them with")
+	cmd.Flags().IntVar(&wrong, "wrong-predictions", 40, "requests predicted to need half of what they do, and as many of each kind to compare with")
 	return cmd
 }
 

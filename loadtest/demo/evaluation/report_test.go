@@ -17,7 +17,7 @@ import (
 	"libra.dev/libra/loadtest/demo/report"
 )
 
-var update = flag.Bool("update", false, "write the reports that are held against what comes out")
+var update = flag.Bool("update", false, "rewrite the golden reports")
 
 // written is everything that a report writes.
 type written struct {

@@ -28,9 +28,9 @@ import (
 const programs = "libra.dev/libra/loadtest/functions/cmd/"
 
 func main() {
-	count := flag.Int("inputs", 60, "`number` of inputs of each function")
-	seed := flag.Uint64("seed", 1, "seed of the inputs")
-	heavy := flag.Bool("heavy", false, "inputs as the evaluation's: short as a rule, and some long")
+	count := flag.Int("inputs", 60, "`number` of inputs per function")
+	seed := flag.Uint64("seed", 1, "random seed for the inputs")
+	heavy := flag.Bool("heavy", false, "inputs like the evaluation's: mostly short, some long")
 	only := flag.String("only", "", "functions to measure, `a,b,c`; empty for all ten")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)

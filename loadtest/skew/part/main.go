@@ -51,7 +51,7 @@ type part struct {
 func main() {
 	redis := flag.String("redis", "", "address of Redis")
 	role := flag.String("role", "", "activator or agent")
-	name := flag.String("name", "", "of this one, not another's")
+	name := flag.String("name", "", "unique name of this part")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()

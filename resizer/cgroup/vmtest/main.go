@@ -23,10 +23,10 @@ import (
 )
 
 func main() {
-	kernel := flag.String("kernel", "", "the kernel to boot, a bzImage")
-	module := flag.String("module", "", "a module to load into it, and its parameters with spaces before each")
-	run := flag.String("run", "^TestKernel", "which tests, as of go test")
-	timeout := flag.Duration("timeout", 15*time.Minute, "after which the virtual machine is stopped")
+	kernel := flag.String("kernel", "", "kernel to boot, a bzImage")
+	module := flag.String("module", "", "module to load into the kernel, with its parameters after spaces")
+	run := flag.String("run", "^TestKernel", "tests to run, as in go test")
+	timeout := flag.Duration("timeout", 15*time.Minute, "time after which the virtual machine is stopped")
 	flag.Usage = func() {
 		fmt.Fprintln(flag.CommandLine.Output(), "usage: vmtest -kernel FILE [flags] PACKAGE...")
 		flag.PrintDefaults()

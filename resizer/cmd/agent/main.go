@@ -63,7 +63,7 @@ func main() {
 
 func parse() options {
 	var o options
-	flag.StringVar(&o.Node, "node", os.Getenv("NODE_NAME"), "name of the node this runs on; default from NODE_NAME")
+	flag.StringVar(&o.Node, "node", os.Getenv("NODE_NAME"), "name of the node that the agent runs on; default from NODE_NAME")
 	flag.StringVar(&o.redisAddr, "redis-addr", cmp.Or(os.Getenv("LIBRA_REDIS_ADDR"), redisconn.DefaultAddr),
 		"the Redis that holds the pools: "+redisconn.Accepted+"; default from LIBRA_REDIS_ADDR")
 	flag.StringVar(&o.redisCredentials, "redis-credentials", os.Getenv("LIBRA_REDIS_CREDENTIALS"),
@@ -71,15 +71,15 @@ func parse() options {
 	flag.StringVar(&o.CgroupRoot, "cgroup-root", cmp.Or(os.Getenv("LIBRA_CGROUP_ROOT"), "/sys/fs/cgroup"),
 		"where the host's cgroups are mounted, read-write; default from LIBRA_CGROUP_ROOT")
 	flag.StringVar(&o.JournalDir, "journal-dir", cmp.Or(os.Getenv("LIBRA_JOURNAL_DIR"), "/run/libra-agent"),
-		"where what is owed to changed containers is kept; must outlive the agent; default from LIBRA_JOURNAL_DIR")
+		"folder for the record of what changed containers are owed, which must outlive the agent; default from LIBRA_JOURNAL_DIR")
 	flag.StringVar(&o.ProcRoot, "proc-root", cmp.Or(os.Getenv("LIBRA_PROC_ROOT"), "/proc"),
-		"where proc is mounted: stat and meminfo tell what the node has idle, and the host's processes, where cgroups have no pressure, who waits for CPU; default from LIBRA_PROC_ROOT")
+		"where proc is mounted: stat and meminfo show what the node has idle and, where cgroups have no pressure files, the host's processes show what waits for CPU; default from LIBRA_PROC_ROOT")
 	flag.DurationVar(&o.SampleLowered, "sample-lowered", 10*time.Millisecond,
-		"how often a container is read whose limit is not its own, from 1ms to 25ms")
-	flag.Float64Var(&o.threshold, "threshold", 0, "ignored: safeguardPercent of HarvestPolicies is in its place; a later version does not know it")
-	safeguard := flag.Bool("safeguard", true, "whether a donor gets back what it lends when it comes near its lowered limit; false is for experiments")
-	clamp := flag.Bool("clamp", true, "whether functions are held to their allocations while pods that did not opt in wait for CPU; false is for experiments")
-	weights := flag.Bool("weights", true, "whether pods get CPU weights by what is in flight in them; false is for experiments")
+		"how often to read a container whose limit differs from what it is owed, from 1ms to 25ms")
+	flag.Float64Var(&o.threshold, "threshold", 0, "ignored, and to be removed in a later version: safeguardPercent of HarvestPolicies replaces it")
+	safeguard := flag.Bool("safeguard", true, "give a donor back what it lends when its use comes near its lowered limit; false is for experiments")
+	clamp := flag.Bool("clamp", true, "hold functions to their allocations while pods that did not opt in wait for CPU; false is for experiments")
+	weights := flag.Bool("weights", true, "set the CPU weights of pods by what is in flight in them; false is for experiments")
 	flag.StringVar(&o.metricsAddr, "metrics-addr", ":8080", "address of /metrics")
 	flag.StringVar(&o.healthAddr, "health-addr", ":8081", "address of /healthz and /readyz")
 	o.log.StacktraceLevel = zapcore.PanicLevel // the text of an error says where it was made

@@ -111,7 +111,7 @@ func parse() options {
 	flag.StringVar(&o.metricsAddr, "metrics-addr", ":8080", "address of /metrics")
 	flag.StringVar(&o.healthAddr, "health-addr", ":8081", "address of /healthz and /readyz")
 	flag.StringVar(&o.podName, "pod-name", os.Getenv("POD_NAME"),
-		"name of the pod this runs in, which lets a restarted container go on with its lease at once; default from POD_NAME")
+		"name of the resizer's pod, so that a restarted container resumes its lease at once; default from POD_NAME")
 	o.log.StacktraceLevel = zapcore.PanicLevel // the text of an error says where it was made
 	o.log.BindFlags(flag.CommandLine)
 	flag.Parse()

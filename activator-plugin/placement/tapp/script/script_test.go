@@ -19,7 +19,7 @@ import (
 	"libra.dev/libra/pkg/api/v1alpha1"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "rewrite the golden files")
 
 var byLabel = Options{WorkerLabel: "libra.dev/worker", SetLabel: "libra.dev/worker-set", Zones: map[string]string{"DBZoneCtl": "east"}}
 

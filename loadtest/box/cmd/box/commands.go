@@ -23,14 +23,13 @@ func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "box",
 		Short: "A real Kubernetes with Knative, Istio and KServe on this machine",
-		Long: `box builds and runs a Kubernetes of one node, or of several, with Knative Serving,
-Istio, KServe and Redis's image on one Linux machine: no Docker, no systemd, no
-registry.
+		Long: `box builds and runs a Kubernetes of one or several nodes, with Knative Serving, Istio,
+KServe and Redis's image, on one Linux machine: no Docker, no systemd, no registry.
 
-Everything it builds is kept in ` + layout.CacheEnv + ` (libra-box in the user's cache
-folder), everything of one run in ` + layout.StateEnv + ` (/var/lib/libra-box). A run
-leaves nothing else but the empty file by which box commands exclude each other,
-in /run: it has namespaces of its own, and "box down" ends them.`,
+It keeps everything that it builds in ` + layout.CacheEnv + ` (libra-box in the user's
+cache folder), and everything of one run in ` + layout.StateEnv + ` (/var/lib/libra-box).
+A run has its own namespaces, which "box down" ends. It leaves nothing else but the
+empty lock file of the box commands, in /run.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
@@ -76,9 +75,9 @@ func newBuild() *cobra.Command {
 		Short: "Build or fetch everything that runs on the box",
 		Long: `build compiles Kubernetes, containerd, Knative, Istio, Kourier, KServe and the tools from
 their Go modules, makes their images, and installs the Debian packages that
-running them takes. What is there already, and would be the same, is left alone.
+they need to run. It leaves alone what is there already and would be the same.
 
-With --images it builds only what a load test on another cluster takes: k6, and
+With --images it builds only what a load test on another cluster needs: k6, and
 Libra's own images for "box push".`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -135,17 +134,17 @@ func newUp() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "up",
 		Short: "Start the box and install Knative, Istio and KServe on it",
-		Long: `up starts the nodes, imports the images and installs the stack. A box that runs,
-has as many nodes and the same parts, is whole and was started from what "box build"
-last made is left alone; any other is removed first. Nothing is started before all
-that it needs was found.
+		Long: `up starts the nodes, imports the images and installs the stack. It leaves a running box
+alone if it has the nodes and parts asked for, is whole, and was started from what
+"box build" last made; it removes any other first. It starts nothing before it has found
+all that it needs.
 
-With --without kserve there is no KServe on it, and with --ingress kourier Kourier is
-Knative's ingress, in place of Istio.
+--without kserve leaves out KServe, and --ingress kourier makes Kourier Knative's
+ingress, in place of Istio.
 
-With --nodes 3 there are, beside the node "box", the workers "w1" and "w2", each with
-a kubelet, containers, pod addresses and CPUs of its own. Functions run on the
-workers, and the platform and all of Libra but its agents on "box".`,
+--nodes 3 adds the workers "w1" and "w2" to the node "box", each with its own kubelet,
+containers, pod addresses and CPUs. Functions run on the workers; the platform, and all
+of Libra but its agents, on "box".`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			parts, err := choice.Parts()
@@ -177,19 +176,19 @@ workers, and the platform and all of Libra but its agents on "box".`,
 			})
 		},
 	}
-	cmd.Flags().StringVar(&choice.Ingress, "ingress", stack.Ingresses()[0], "Knative's ingress, of "+strings.Join(stack.Ingresses(), ", "))
-	cmd.Flags().StringSliceVar(&choice.Without, "without", nil, "parts that the box does without, of "+strings.Join(stack.Dispensable(), ", "))
-	cmd.Flags().IntVar(&nodes, "nodes", 1, fmt.Sprintf("nodes of the cluster, from 1 to %d: the control node, and workers with a CPU of their own at least", cluster.MostNodes))
+	cmd.Flags().StringVar(&choice.Ingress, "ingress", stack.Ingresses()[0], "Knative's ingress, one of "+strings.Join(stack.Ingresses(), ", "))
+	cmd.Flags().StringSliceVar(&choice.Without, "without", nil, "parts to leave out, any of "+strings.Join(stack.Dispensable(), ", "))
+	cmd.Flags().IntVar(&nodes, "nodes", 1, fmt.Sprintf("nodes of the cluster, from 1 to %d: the control node, and workers with at least one CPU each", cluster.MostNodes))
 	return cmd
 }
 
 func newDown() *cobra.Command {
 	return &cobra.Command{
 		Use:   "down",
-		Short: "Stop the box and remove all that it made",
+		Short: "Stop the box and remove everything it made",
 		Long: `down ends the box's processes, whatever state they are in, and removes its
 namespaces, mounts, links, routes, firewall rules, cgroups and files. The logs
-of the last run stay. Where there is no box it does nothing.`,
+of the last run stay. Without a box it does nothing.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return changing(func(l layout.Layout) error {
@@ -229,8 +228,8 @@ func newRestart() *cobra.Command {
 
   ` + strings.Join(cluster.ComponentNames()[1:], ", ") + `
 
-and has the node's init start it again, for tests of what that does to the rest. A
-worker has containerd, kubelet and kube-proxy.`,
+and has the node's init start it again, to test what that does to the rest. A worker
+has containerd, kubelet and kube-proxy.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return changing(func(l layout.Layout) error {
@@ -243,7 +242,7 @@ worker has containerd, kubelet and kube-proxy.`,
 			})
 		},
 	}
-	cmd.Flags().StringVar(&node, "node", "", "the node whose component it is (default: the control node)")
+	cmd.Flags().StringVar(&node, "node", "", "node of the component (default: the control node)")
 	return cmd
 }
 
@@ -266,7 +265,7 @@ func newLogs() *cobra.Command {
 
   ` + strings.Join(cluster.ComponentNames(), ", ") + `
 
-or of a workload on it, by its name ("deploy/activator", "libra-resizer",
+or of a workload on it, by name ("deploy/activator", "libra-resizer",
 "knative-serving/controller").`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -279,9 +278,9 @@ or of a workload on it, by its name ("deploy/activator", "libra-resizer",
 			})
 		},
 	}
-	cmd.Flags().BoolVarP(&o.Follow, "follow", "f", false, "go on with what is logged from now on")
-	cmd.Flags().IntVar(&o.Lines, "tail", 200, "lines to show of what was logged until now")
-	cmd.Flags().StringVar(&o.Node, "node", "", "the node whose component it is (default: the control node)")
+	cmd.Flags().BoolVarP(&o.Follow, "follow", "f", false, "keep printing new lines")
+	cmd.Flags().IntVar(&o.Lines, "tail", 200, "number of past lines to show")
+	cmd.Flags().StringVar(&o.Node, "node", "", "node of the component (default: the control node)")
 	return cmd
 }
 
@@ -363,7 +362,7 @@ func newLoad() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "load",
 		Short: "Build Libra's own images from the repository and put them on the box",
-		Long: `load builds Libra's own images and puts those on the box that it lacks.
+		Long: `load builds Libra's own images and puts on the box those that it lacks.
 
 ` + withHelp,
 		Args: cobra.NoArgs,
@@ -391,8 +390,8 @@ func newPush() *cobra.Command {
 		Use:   "push",
 		Short: "Build Libra's own images from the repository and push them to a registry",
 		Long: `push is for a cluster that is not the box. It uses the credentials of the user's
-own Docker configuration. An image for several architectures is one index, of
-which each node takes its own.
+own Docker configuration. An image for several architectures is one index, from
+which each node pulls its own.
 
 ` + withHelp,
 		Args: cobra.NoArgs,
@@ -407,7 +406,7 @@ which each node takes its own.
 			})
 		},
 	}
-	cmd.Flags().StringSliceVar(&archs, "arch", []string{runtime.GOARCH}, "architectures of the cluster's nodes, of "+strings.Join(stack.Architectures(), ", "))
+	cmd.Flags().StringSliceVar(&archs, "arch", []string{runtime.GOARCH}, "architectures of the cluster's nodes, any of "+strings.Join(stack.Architectures(), ", "))
 	cmd.Flags().StringVar(&to, "to", "", "repository to push to, as registry/path; each image is named below it")
 	outFlags(cmd, &with, &out)
 	cobra.CheckErr(cmd.MarkFlagRequired("to"))
@@ -415,15 +414,15 @@ which each node takes its own.
 }
 
 const withHelp = `With "--with vpa" it also builds what loadtest/vpa installs: the recommender and
-the updater of Kubernetes' vertical pod autoscaler, and the metrics server. The
-definitions and roles that upstream has for them are written beside --out, as
+the updater of Kubernetes' vertical pod autoscaler, and the metrics server. It
+writes upstream's definitions and roles for them beside --out, as
 ` + stack.VPAObjects + `: apply that file before loadtest/vpa. With "--with scheduler" it
-builds Libra's scheduler, for manifests/scheduler: it has Kubernetes in it, which
-takes minutes the first time.`
+also builds Libra's scheduler, for manifests/scheduler: that contains Kubernetes,
+so the first build takes minutes.`
 
 func outFlags(cmd *cobra.Command, with *[]string, out *string) {
-	cmd.Flags().StringSliceVar(with, "with", nil, "images to add to Libra's own, of "+strings.Join(stack.Extras(), ", "))
-	cmd.Flags().StringVar(out, "out", "", "JSON file to write: the reference of each image, by its name")
+	cmd.Flags().StringSliceVar(with, "with", nil, "images to add to Libra's own, any of "+strings.Join(stack.Extras(), ", "))
+	cmd.Flags().StringVar(out, "out", "", "JSON file to write, which maps image names to references")
 	cobra.CheckErr(cmd.MarkFlagRequired("out"))
 }
 
@@ -470,7 +469,7 @@ func newNode() *cobra.Command {
 func newProbe() *cobra.Command {
 	return &cobra.Command{
 		Use:    "probe",
-		Short:  "Try what the node needs of the kernel: for box build and box up only",
+		Short:  "Try what the node needs from the kernel: for box build and box up only",
 		Hidden: true,
 		Args:   cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

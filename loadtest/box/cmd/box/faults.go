@@ -31,27 +31,27 @@ func newFault(use, short, long, said string, do func(c cluster.Cluster, cmd *cob
 }
 
 func newNodeStop() *cobra.Command {
-	return newFault("node-stop", "End a worker and all that runs on it",
-		"node-stop ends a worker at once, as when its machine loses power. Kubernetes is told nothing.",
+	return newFault("node-stop", "Stop a worker and everything on it",
+		"node-stop ends a worker at once, as when its machine loses power. Kubernetes is not told.",
 		"%s is gone", func(c cluster.Cluster, cmd *cobra.Command, node string) error { return c.StopNode(cmd.Context(), node) })
 }
 
 func newNodeStart() *cobra.Command {
-	return newFault("node-start", "Start a worker that node-stop has ended",
-		"node-start brings a new and empty node of the same name and with the same images, and waits until it is Ready.",
+	return newFault("node-start", "Start a worker that node-stop ended",
+		"node-start starts a new, empty node with the same name and the same images, and waits until it is Ready.",
 		"%s is Ready", func(c cluster.Cluster, cmd *cobra.Command, node string) error {
 			return c.StartNode(cmd.Context(), node)
 		})
 }
 
 func newLinkDown() *cobra.Command {
-	return newFault("link-down", "Take a worker's link to the other nodes away",
-		"link-down cuts a worker off: what is sent to it is lost without a word, and from it nothing goes out.",
+	return newFault("link-down", "Cut a worker's link to the other nodes",
+		"link-down cuts a worker off: what is sent to it is silently lost, and nothing leaves it.",
 		"%s is cut off", func(c cluster.Cluster, _ *cobra.Command, node string) error { return c.SetLink(node, false) })
 }
 
 func newLinkUp() *cobra.Command {
-	return newFault("link-up", "Bring a worker's link back", "link-up undoes link-down.",
+	return newFault("link-up", "Restore a worker's link", "link-up undoes link-down.",
 		"%s is there again", func(c cluster.Cluster, _ *cobra.Command, node string) error { return c.SetLink(node, true) })
 }
 
@@ -59,9 +59,9 @@ func newLinkUp() *cobra.Command {
 func newLinkDelay() *cobra.Command {
 	return &cobra.Command{
 		Use:   "link-delay NODE DURATION",
-		Short: "Have a worker be farther away, until interrupted",
-		Long: `link-delay has what a worker and the other nodes send each other take so much longer, there and back
-together, such as 80ms. It does so until it is interrupted.`,
+		Short: "Add delay to a worker's link, until interrupted",
+		Long: `link-delay adds a round-trip delay, such as 80ms, between a worker and the other nodes, until it is
+interrupted.`,
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			delay, err := time.ParseDuration(args[1])

@@ -19,11 +19,11 @@ func newMachine() *cobra.Command {
 	var limit time.Duration
 	cmd := &cobra.Command{
 		Use:   "machine --program FILE [flags] [-- ARG...]",
-		Short: "Boot a node as users have them, emulated, and run a program on it",
+		Short: "Boot an emulated node like those of users, and run a program on it",
 		Long: `machine makes and boots a computer that QEMU emulates in software: Debian with
-systemd, cgroup v2 and containerd 2, on it a Kubernetes of one node with a kubelet
-of a chosen release and Libra's manifests. It runs a static binary there, and prints
-what that says until it powers the machine off. The box is not needed, and not in the way.`,
+systemd, cgroup v2 and containerd 2, and on it a Kubernetes of one node with a kubelet
+of the chosen release and Libra's manifests. It runs a static binary there, and prints
+its output until it powers the machine off. It needs no box, and can run beside one.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.Args = args
 			log, done := progress(cmd)
@@ -57,10 +57,10 @@ what that says until it powers the machine off. The box is not needed, and not i
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.Kubelet, "kubelet", "1.36", "minor version of the kubelet: 1.36 or 1.35")
-	f.StringVar(&o.Runtime, "runtime", "runc", "what runs containers under containerd: runc or crun")
-	f.StringVar(&o.Program, "program", "", "the static binary that the machine runs")
-	f.StringVar(&console, "console", "out/machine/console.log", "file for what the kernel and systemd say")
-	f.DurationVar(&limit, "limit", 20*time.Minute, "after which the machine is stopped")
+	f.StringVar(&o.Runtime, "runtime", "runc", "container runtime under containerd: runc or crun")
+	f.StringVar(&o.Program, "program", "", "static binary that the machine runs")
+	f.StringVar(&console, "console", "out/machine/console.log", "file for the output of the kernel and systemd")
+	f.DurationVar(&limit, "limit", 20*time.Minute, "time after which the machine is stopped")
 	_ = cmd.MarkFlagRequired("program")
 	return cmd
 }

@@ -44,10 +44,10 @@ type count struct{ answered, failed int }
 
 func main() {
 	l := &load{every: time.Minute, http: &http.Client{Timeout: requestTimeout}, log: os.Stdout}
-	flag.IntVar(&l.bytes, "bytes", 200_000, fmt.Sprintf("the least size of a request; others have up to %d times as many", sizes))
+	flag.IntVar(&l.bytes, "bytes", 200_000, fmt.Sprintf("smallest size of a request, in bytes; others are up to %d times as large", sizes))
 	flag.DurationVar(&l.pause, "pause", 200*time.Millisecond, "time between an answer and the next request to the same URL")
 	flag.DurationVar(&l.first, "first", 5*time.Minute, "time within which each URL must answer once")
-	last := flag.Duration("for", 30*time.Minute, "how long requests are sent")
+	last := flag.Duration("for", 30*time.Minute, "how long to send requests")
 	flag.Usage = func() {
 		fmt.Fprintf(flag.CommandLine.Output(), "Usage: load [flags] URL...\n")
 		flag.PrintDefaults()

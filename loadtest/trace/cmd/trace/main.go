@@ -42,10 +42,10 @@ func newRoot() *cobra.Command {
 	var s source
 	root := &cobra.Command{
 		Use:   "trace",
-		Short: "Make load out of the Azure Functions 2019 data set, or of one with its statistics",
-		Long: `trace reads the files of one day of the Azure Functions 2019 data set, which
---invocations, --durations and --memory name. Without them it generates a trace
-with the statistics of such a day.`,
+		Short: "Make load from the Azure Functions 2019 data set, or from a trace with its statistics",
+		Long: `trace reads one day of the Azure Functions 2019 data set from the files that
+--invocations, --durations and --memory name. Without these flags it generates
+a trace with the statistics of such a day.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
@@ -54,9 +54,9 @@ with the statistics of such a day.`,
 	f.StringVar(&s.invocations, "invocations", "", "invocations_per_function_md.anon.d<day>.csv of the data set")
 	f.StringVar(&s.durations, "durations", "", "function_durations_percentiles.anon.d<day>.csv of the data set")
 	f.StringVar(&s.memory, "memory", "", "app_memory_percentiles.anon.d<day>.csv of the data set")
-	f.IntVar(&s.functions, "generate-functions", 100, "functions of the trace that is generated without those files")
-	f.IntVar(&s.minutes, "generate-minutes", 480, "minutes of the trace that is generated without those files")
-	f.Uint64Var(&s.seed, "seed", 1, "seed of all that is drawn")
+	f.IntVar(&s.functions, "generate-functions", 100, "functions of the generated trace")
+	f.IntVar(&s.minutes, "generate-minutes", 480, "length of the generated trace, in minutes")
+	f.Uint64Var(&s.seed, "seed", 1, "random seed")
 	root.AddCommand(newSchedule(&s), newStats(&s))
 	return root
 }
@@ -86,7 +86,7 @@ func newSchedule(s *source) *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "schedule",
-		Short: "Write a schedule that the scripts in loadtest/k6 send, and the inputs it takes",
+		Short: "Write a schedule for the scripts in loadtest/k6, and its inputs",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o.Seed = s.seed
@@ -114,12 +114,12 @@ func newSchedule(s *source) *cobra.Command {
 	f := cmd.Flags()
 	f.Float64Var(&o.PerMinute, "rpm", 120, fmt.Sprintf("requests per minute on average, %d to %d", trace.MinPerMinute, trace.MaxPerMinute))
 	f.DurationVar(&o.Length, "length", 5*time.Minute, "length of the schedule")
-	f.IntVar(&o.From, "from", 0, "first minute of the trace that is compressed into it")
-	f.IntVar(&o.Minutes, "minutes", 0, "minutes of the trace that are compressed into it (0: all that follow)")
+	f.IntVar(&o.From, "from", 0, "first minute of the trace to compress into the schedule")
+	f.IntVar(&o.Minutes, "minutes", 0, "minutes of the trace to compress into the schedule (0: all that follow)")
 	f.StringSliceVar(&o.Functions, "functions", []string{"mixed"}, "functions to call: mixed (all ten), related or unrelated to the size of the input, or names")
-	f.IntVar(&o.Sample, "sample", 100, "functions of the trace that take part, drawn at random (0: all)")
+	f.IntVar(&o.Sample, "sample", 100, "functions of the trace to use, drawn at random (0: all)")
 	f.Float64Var(&o.Skew, "skew", 0.5, "how the functions share the rate: 1 as in the trace, 0 equally")
-	f.IntVar(&perFunction, "inputs", 100, "different inputs of each function")
+	f.IntVar(&perFunction, "inputs", 100, "different inputs for each function")
 	f.StringVar(&out, "out", "out/trace", "folder for "+scheduleFile+" and "+corpusFile)
 	return cmd
 }

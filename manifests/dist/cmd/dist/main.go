@@ -28,11 +28,11 @@ func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "dist --version VERSION --downloads URL",
 		Short: "Write the files of a release beside its images",
-		Long: `Write the files of a release beside its images: the objects that a user applies, with each image by
-its digest, what is in the images as CycloneDX, the archives of kubectl's plugin with a manifest for
-krew, and SHA256SUMS over all files of the folder.
+		Long: `Write the files of a release beside its images: the objects that users apply, with each image by its
+digest, a Helm chart of the same objects, the contents of the images as CycloneDX, the archives of the
+kubectl plugin with a manifest for krew, and SHA256SUMS over all files in the folder.
 
-It wants the images.json and the components.json that "box release" writes, and is run from the root of the repository.`,
+It reads the images.json and the components.json that "box release" writes. Run it from the root of the repository.`,
 		Args:          cobra.NoArgs,
 		SilenceUsage:  true,
 		SilenceErrors: true,
@@ -50,9 +50,9 @@ It wants the images.json and the components.json that "box release" writes, and 
 		},
 	}
 	f := root.Flags()
-	f.StringVar(&r.Version, "version", "", "version of the release, as 0.1.0")
-	f.StringVar(&images, "images", "dist/images.json", "JSON object from the name of each image to its reference by digest")
-	f.StringVar(&components, "components", "dist/components.json", "what is in each image")
+	f.StringVar(&r.Version, "version", "", "version of the release, such as 0.1.0")
+	f.StringVar(&images, "images", "dist/images.json", "JSON object that maps each image name to a reference by digest")
+	f.StringVar(&components, "components", "dist/components.json", "JSON file of what is in each image")
 	f.StringVar(&r.Downloads, "downloads", "", "URL of the folder where the plugin's archives will be, for krew")
 	f.StringVar(&r.Out, "out", "dist", "folder to write to")
 	f.StringVar(&r.Root, "root", ".", "root of the repository")
