@@ -52,8 +52,14 @@ func TestKernelWaiting(t *testing.T) {
 	limited.Write("10000", limited.File("cpu.cfs_quota_us", "cpu.max"))
 	load := limited.Start(t)
 	load.Do("burn")
-	got := wait(t, n, 2*time.Second)
-	t.Logf("held up by its own limit: %+v", got)
+	// On a busy machine it waits for others, too.
+	var got Reading
+	for range 8 {
+		if got = wait(t, n, 2*time.Second); got.Waited <= time.Second {
+			break
+		}
+		t.Logf("held up by its own limit: %+v", got)
+	}
 	if got.Pods != 2 {
 		t.Fatalf("%d bystanders are seen, want 2", got.Pods)
 	}
