@@ -69,8 +69,10 @@ func TestCeilingUnderSourceNode(t *testing.T) {
 	}
 	waitCPU(ctx, t, namespace, f, f.allocation.CPUMilli)
 	between := f.allocation.CPUMilli + (most-f.allocation.CPUMilli)/2
+	// An update would conflict with the status that the resizer writes meanwhile.
+	before := policy.DeepCopy()
 	policy.Spec = v1alpha1.HarvestPolicySpec{MaxCPU: resource.NewMilliQuantity(between, resource.DecimalSI)}
-	if err := objects.Update(ctx, policy); err != nil {
+	if err := objects.Patch(ctx, policy, ctrlclient.MergeFrom(before)); err != nil {
 		t.Fatal(err)
 	}
 	waitCPU(ctx, t, namespace, f, between)
