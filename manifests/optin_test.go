@@ -151,9 +151,9 @@ func TestWarningsReachWhoeverWritesAFunction(t *testing.T) {
 		{"stock", function(), nil},
 		{"of-owners", function(), nil},
 		{"stock", function(resources(nil, nil), annotated(api.MinMemoryAnnotation, "128m")),
-			[]string{"no CPU limit", "no memory limit", "libra.dev/min-memory is no whole number"}},
+			[]string{"no CPU limit", "no memory limit", "libra.dev/min-memory is not accepted"}},
 		{"of-owners", function(concurrency(0), resources(nil, map[string]any{"cpu": int64(1), "memory": "1Gi"})),
-			[]string{"containerConcurrency is 0", "request of the function's container is its limit"}},
+			[]string{"containerConcurrency is 0", "request of the function's container is not below its limit"}},
 	} {
 		s := serviceIn(tc.namespace, fmt.Sprintf("function-%d", i), tc.service)
 		if err := c.Create(t.Context(), s); err != nil {

@@ -129,7 +129,7 @@ var refusedPolicies = []struct {
 	{"strategy of a set", "gpu", "{blocks: [{workers: [{set: {}, strategy: best}]}]}", []string{"spec.blocks[0].workers[0].strategy", `"bestFirst"`}},
 	{"strategy of blocks", "gpu", "{strategy: jsq, blocks: [{workers: [{node: a}]}]}", []string{"spec.strategy", `"bestFirst"`, `"platform"`}},
 	{"followup", "gpu", "{followup: retry, blocks: [{workers: [{node: a}]}]}", []string{"spec.followup", `"default"`, `"fail"`}},
-	{"followup of the default", "default", "{followup: default, blocks: [{workers: [{node: a}]}]}", []string{"spec.followup", "can only be fail"}},
+	{"followup of the default", "default", "{followup: default, blocks: [{workers: [{node: a}]}]}", []string{"spec.followup", "must be fail"}},
 	{"no condition", "gpu", "{blocks: [{workers: [{node: a}], invalidate: {}}]}", []string{"spec.blocks[0].invalidate", "want at least one of capacityUsedPercent"}},
 	{"no overload", "gpu", "{blocks: [{workers: [{node: a, invalidate: {overload: false}}]}]}", []string{"spec.blocks[0].workers[0].invalidate", "want at least one of capacityUsedPercent"}},
 	{"more than all capacity", "gpu", "{blocks: [{workers: [{node: a}], invalidate: {capacityUsedPercent: 101}}]}", []string{"spec.blocks[0].invalidate.capacityUsedPercent", "100"}},
@@ -166,7 +166,7 @@ func TestDefinitionsRefuse(t *testing.T) {
 			})
 		}
 		long := policyWith(t, strings.Repeat("a", 64), "{blocks: [{workers: [{node: a}]}]}")
-		if got := d.refused(long); len(got) == 0 || !strings.Contains(got[0], "metadata.name is the tag") {
+		if got := d.refused(long); len(got) == 0 || !strings.Contains(got[0], "metadata.name must have at most 63 characters") {
 			t.Errorf("a name of 64 characters: got %q", got)
 		}
 	}

@@ -68,8 +68,8 @@ func defaultLimits() limits {
 }
 
 var (
-	errStopped = errors.New("the activator stops")
-	errNotHeld = errors.New("another activator may be at it")
+	errStopped = errors.New("the activator is stopping")
+	errNotHeld = errors.New("another activator may be duplicating the same inputs")
 )
 
 // Options are a Duplicator's collaborators and settings.
@@ -191,14 +191,14 @@ func (d *Duplicator) ask(ctx context.Context, k key) {
 func (d *Duplicator) skip(ctx context.Context, k key, v verdict, err error) (wait time.Duration) {
 	switch {
 	case err != nil:
-		d.logger.Warnw("Not duplicating inputs for now: the lock cannot be had", "function", k.String(), zap.Error(err))
+		d.logger.Warnw("Not duplicating inputs for now: failed to read or take the lock", "function", k.String(), zap.Error(err))
 		d.metrics.onSkipped(k.NamespacedName, reasonNoLock)
 		return d.limits.retryAfter
 	case v == verdictDone:
 		d.metrics.onSkipped(k.NamespacedName, reasonDone)
 		// It stays done for as long as requests come.
 		if err := d.locks.prolong(ctx, k, d.limits.doneFor); err != nil {
-			d.logger.Warnw("Cannot note that a function is still in use; it may be duplicated again", "function", k.String(), zap.Error(err))
+			d.logger.Warnw("Failed to note that a function is still in use; its inputs may be duplicated again", "function", k.String(), zap.Error(err))
 		}
 		return d.limits.settledFor
 	case v == verdictFailed:
@@ -243,7 +243,7 @@ func (d *Duplicator) handle(ctx context.Context, j job) {
 	settleCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), redisWithin)
 	defer cancel()
 	if err := d.locks.settle(settleCtx, k, v, ttl); err != nil {
-		d.logger.Warnw("Cannot tell the other activators of a duplication; one may repeat it", "function", k.String(), zap.Error(err))
+		d.logger.Warnw("Failed to tell the other activators about a duplication; one of them may repeat it", "function", k.String(), zap.Error(err))
 	}
 }
 
@@ -282,7 +282,7 @@ func (d *Duplicator) hold(ctx context.Context, j job) (tally, error) {
 // duplicate makes the copy, replays the inputs to it and removes it, even after an error.
 func (d *Duplicator) duplicate(parent context.Context, j job) (counts tally, err error) {
 	ctx, cancel := context.WithTimeoutCause(parent, d.limits.duplication,
-		fmt.Errorf("it took more than %v", d.limits.duplication))
+		fmt.Errorf("the duplication took more than %v", d.limits.duplication))
 	defer cancel()
 	k := keyOf(j.rev)
 	var uid types.UID
@@ -297,7 +297,7 @@ func (d *Duplicator) duplicate(parent context.Context, j job) (counts tally, err
 		removal := d.remove(removeCtx, j.rev.Namespace, j.rev.Name, uid)
 		d.metrics.onRemoval(k.NamespacedName, removal, false)
 		if removal != nil && !errors.Is(removal, errForeign) {
-			d.logger.Errorw("A copy is left; it is removed when it is old enough", "function", k.String(), zap.Error(removal))
+			d.logger.Errorw("Failed to remove a copy; it will be removed when it is old enough", "function", k.String(), zap.Error(removal))
 			d.events.notRemoved(j.rev, removal)
 		}
 	}()
@@ -325,9 +325,9 @@ func (d *Duplicator) duplicate(parent context.Context, j job) (counts tally, err
 	counts = d.replayer.sendAll(ctx, to, replays, func(result string) { d.metrics.onReplay(k.NamespacedName, result) })
 	switch {
 	case counts[resultOK] == 0:
-		return counts, fmt.Errorf("no replay of %d succeeded: %s", len(replays), counts)
+		return counts, fmt.Errorf("none of %d replays succeeded: %s", len(replays), counts)
 	case counts.total() < len(replays):
-		return counts, fmt.Errorf("%d of %d replays ended, and those of the largest inputs did not: %s", counts.total(), len(replays), counts)
+		return counts, fmt.Errorf("only %d of %d replays ended, and those of the largest inputs did not: %s", counts.total(), len(replays), counts)
 	}
 	return counts, nil
 }
@@ -369,9 +369,9 @@ func (d *Duplicator) awaitReady(ctx context.Context, rev *v1.Revision, uid types
 		service, err := d.serving.ServingV1().Services(rev.Namespace).Get(ctx, name, metav1.GetOptions{})
 		switch {
 		case apierrors.IsNotFound(err):
-			return types.NamespacedName{}, fmt.Errorf("the Service %s/%s was deleted by another", rev.Namespace, name)
+			return types.NamespacedName{}, fmt.Errorf("the Service %s/%s was deleted by someone else", rev.Namespace, name)
 		case err == nil && service.UID != uid:
-			return types.NamespacedName{}, fmt.Errorf("the Service %s/%s was replaced by another", rev.Namespace, name)
+			return types.NamespacedName{}, fmt.Errorf("the Service %s/%s was replaced by someone else", rev.Namespace, name)
 		case err == nil && service.Status.LatestReadyRevisionName != "":
 			return types.NamespacedName{Namespace: rev.Namespace, Name: service.Status.LatestReadyRevisionName}, nil
 		case err == nil:
@@ -389,7 +389,7 @@ func (d *Duplicator) awaitReady(ctx context.Context, rev *v1.Revision, uid types
 func whyNotReady(service *v1.Service) string {
 	condition := service.Status.GetCondition(v1.ServiceConditionConfigurationsReady)
 	if condition == nil {
-		return "Knative has not looked at it yet"
+		return "Knative has not reported its status yet"
 	}
 	return fmt.Sprintf("%s is %s: %s %s", condition.Type, condition.Status, condition.Reason, condition.Message)
 }

@@ -59,17 +59,17 @@ func TestDuplicationEndsWithNoCopyLeft(t *testing.T) {
 		{name: "all is well", function: respond(200), lasts: time.Minute,
 			verdict: verdictDone, event: "DuplicationFinished Replayed inputs to the copy: 24 ok", replayed: true},
 		{name: "the function refuses all", function: respond(400), lasts: time.Minute,
-			verdict: verdictFailed, event: "no replay of 24 succeeded: 24 client_error", replayed: true},
+			verdict: verdictFailed, event: "none of 24 replays succeeded: 24 client_error", replayed: true},
 		{name: "the function is slow", function: respondAfter(28 * time.Second), lasts: 6 * time.Minute,
 			verdict: verdictDone, event: "24 ok", replayed: true},
 		{name: "there is no time for all replays", function: respondAfter(28 * time.Second), lasts: 6 * time.Minute,
 			arrange: func(c *cluster) { c.limits.duplication = 5 * time.Minute },
-			verdict: verdictFailed, event: "it took more than 5m0s: 20 of 24 replays", replayed: true},
+			verdict: verdictFailed, event: "the duplication took more than 5m0s: only 20 of 24 replays", replayed: true},
 		{name: "the function hangs", function: hang, lasts: 7 * time.Minute,
-			verdict: verdictFailed, event: "no replay of 24 succeeded: 24 timeout", replayed: true},
+			verdict: verdictFailed, event: "none of 24 replays succeeded: 24 timeout", replayed: true},
 		{name: "the copy is never ready", function: respond(200), lasts: 3 * time.Minute,
 			arrange: func(c *cluster) { c.neverReady.Store(true) },
-			verdict: verdictFailed, event: "is not ready after 2m0s: Knative has not looked at it yet"},
+			verdict: verdictFailed, event: "is not ready after 2m0s: Knative has not reported its status yet"},
 		{name: "the copy is refused", function: respond(200), lasts: time.Minute, uncreated: true,
 			arrange: answer("create", 1, apierrors.NewForbidden(v1.Resource("services"), "shop", errors.New("no right"))),
 			verdict: verdictFailed, event: "no right"},
@@ -102,7 +102,7 @@ func TestDuplicationEndsWithNoCopyLeft(t *testing.T) {
 			verdict: verdictDone, event: "24 ok", replayed: true},
 		{name: "another deletes the copy", function: respond(200), lasts: time.Minute,
 			arrange: answer("get", 1, apierrors.NewNotFound(v1.Resource("services"), "shop")),
-			verdict: verdictFailed, event: "was deleted by another"},
+			verdict: verdictFailed, event: "was deleted by someone else"},
 		{name: "the activator stops in replays", function: hang, after: 10 * time.Second, lasts: 11 * time.Second, replayed: true},
 		{name: "the activator stops while the copy starts", function: respond(200), after: 10 * time.Second, lasts: 11 * time.Second,
 			arrange: func(c *cluster) { c.neverReady.Store(true) }},
@@ -110,10 +110,10 @@ func TestDuplicationEndsWithNoCopyLeft(t *testing.T) {
 			arrange: answer("delete", 10, unavailable), replayed: true},
 		{name: "the lock is lost", function: hang, lasts: 20 * time.Second,
 			arrange: func(c *cluster) { c.locks.renewing = errLost },
-			verdict: verdictFailed, event: "another activator may be at it", replayed: true},
+			verdict: verdictFailed, event: "another activator may be duplicating the same inputs", replayed: true},
 		{name: "Redis is away", function: hang, lasts: 40 * time.Second,
 			arrange: func(c *cluster) { c.locks.renewing = unavailable },
-			verdict: verdictFailed, event: "another activator may be at it", replayed: true},
+			verdict: verdictFailed, event: "another activator may be duplicating the same inputs", replayed: true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -334,7 +334,7 @@ func TestCopyThatWasReplacedIsNotUsed(t *testing.T) {
 			c.neverReady.Store(false)
 		})
 		c.handle(t.Context(), j)
-		if got := c.recorded(); c.replays.Load() != 0 || !strings.Contains(got, "was replaced by another") {
+		if got := c.recorded(); c.replays.Load() != 0 || !strings.Contains(got, "was replaced by someone else") {
 			t.Errorf("%d replays; events:\n%s", c.replays.Load(), got)
 		}
 	})

@@ -39,7 +39,7 @@ func (e events) finished(rev *v1.Revision, counts tally) {
 }
 
 func (e events) failed(rev *v1.Revision, err error) {
-	e.tell(rev, corev1.EventTypeWarning, eventFailed, "Inputs are not duplicated: %v", err)
+	e.tell(rev, corev1.EventTypeWarning, eventFailed, "Failed to duplicate inputs: %v", err)
 }
 
 func (e events) notRemoved(rev *v1.Revision, err error) {

@@ -20,7 +20,7 @@ func (d *Duplicator) Handler(next http.Handler) http.Handler {
 		if rev != nil && api.IsCopy(rev.Labels) {
 			if !d.replayer.sent(r.Header) {
 				// The owner's policies select by label, so they do not protect the copy.
-				http.Error(w, fmt.Sprintf("Revision %s/%s is a copy that Libra made of %s to learn from, and takes no requests but Libra's own",
+				http.Error(w, fmt.Sprintf("Revision %s/%s is a copy of %s that Libra made to learn from; it takes only Libra's own requests",
 					rev.Namespace, rev.Name, rev.Labels[api.CopyOfLabel]), http.StatusForbidden)
 				return
 			}
@@ -64,7 +64,7 @@ func (d *Duplicator) wants(rev *v1.Revision) bool {
 		why, note = reasonAnnotation, fmt.Sprintf("Annotation %s has value %.64q, want %q or \"false\"",
 			api.DuplicateInputsAnnotation, asked, api.DuplicateInputsValue)
 	} else if from := rev.Annotations[api.InputSizeAnnotation]; from != "" {
-		why, note = reasonInputSize, fmt.Sprintf("Annotation %s has value %.64q: a scaled body would not scale that size, so inputs are not duplicated",
+		why, note = reasonInputSize, fmt.Sprintf("Annotation %s has value %.64q: scaling the body would not scale that size, so inputs are not duplicated",
 			api.InputSizeAnnotation, from)
 	}
 	if why == reasonNone {

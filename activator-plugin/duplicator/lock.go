@@ -28,7 +28,7 @@ const (
 )
 
 // errLost says that this activator does not hold the lock any more.
-var errLost = errors.New("the lock is lost")
+var errLost = errors.New("the lock has changed or expired")
 
 // locks keeps two activators from duplicating the same revision, at once or one after the
 // other.
@@ -83,7 +83,7 @@ func (l *redisLocks) look(ctx context.Context, k key) (verdict, error) {
 	case errors.Is(err, redis.Nil):
 		return verdictNone, nil
 	case err != nil:
-		return verdictNone, fmt.Errorf("looking for the lock of %s: %w", k, err)
+		return verdictNone, fmt.Errorf("reading the lock of %s: %w", k, err)
 	default:
 		return verdictOf(is), nil
 	}
@@ -126,7 +126,7 @@ func (l *redisLocks) prolong(ctx context.Context, k key, ttl time.Duration) erro
 func (l *redisLocks) run(ctx context.Context, script *redis.Script, k key, args ...any) error {
 	held, err := script.Run(ctx, l.client, []string{lockKey(k)}, args...).Int()
 	if err != nil {
-		return fmt.Errorf("the lock of %s: %w", k, err)
+		return fmt.Errorf("changing the lock of %s: %w", k, err)
 	}
 	if held == 0 {
 		return fmt.Errorf("%s: %w", k, errLost)

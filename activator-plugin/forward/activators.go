@@ -122,7 +122,7 @@ func (a *Activators) Follow(ctx context.Context, kube kubernetes.Interface, name
 	var once sync.Once
 	err := informer.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) {
 		once.Do(func() {
-			logger.Warnw("Cannot watch the endpoints of the activators, so that no request is passed on to one in another zone; the activator needs get, list and watch on endpointslices. This is logged once.", zap.Error(err))
+			logger.Warnw("Cannot watch the activators' endpoints, so requests are passed on only to activators that are already known; the activator needs get, list and watch on endpointslices. This is logged once.", zap.Error(err))
 		})
 	})
 	if err != nil {

@@ -127,7 +127,7 @@ func (h *Handler) noteLacking(r *http.Request, zones []string) {
 	for _, zone := range zones {
 		h.metrics.onForward(zone, outcomeNoActivator)
 		if h.lacks.isNews(zone) {
-			h.Logger.Warnw("No activator in the zone that a placement policy names can be reached, so that its requests are placed as topologyTolerance allows, or by another block. This is logged once a minute for each zone.",
+			h.Logger.Warnw("No activator in the zone that a placement policy names can be reached; the policy's requests are placed as topologyTolerance allows, or by another block. This is logged once a minute for each zone.",
 				"zone", zone, zap.String(logkey.Key, activatorhandler.RevIDFrom(r.Context()).String()))
 		}
 	}
@@ -177,7 +177,7 @@ func (h *Handler) pass(w http.ResponseWriter, r *http.Request, to *peer) (done b
 				h.Activators.doubt(to, h.Clock.Now())
 			}
 			if outcome == outcomeUnreachable {
-				h.Logger.Warnw("An activator to which a request was to be passed on cannot be reached, and gets no other for a while",
+				h.Logger.Warnw("Failed to connect to the activator that a request was to be passed on to; it gets no requests from this activator for a while",
 					"zone", to.zone, "activator", to.ip, zap.Error(err))
 				return
 			}

@@ -309,7 +309,7 @@ func (f *flight) tryBegin(before <-chan struct{}, inv pool.Invocation, timeout t
 	f.onCall(opBegin, err, f.clock.Since(started))
 	f.granted, f.begun = borrowed, err == nil
 	if err != nil {
-		f.log("Failed to begin an invocation; it runs with its user allocation until that is done", err)
+		f.log("Failed to begin an invocation in the pool; it runs with its user allocation until the pool knows of it", err)
 	}
 	return err
 }
@@ -437,8 +437,8 @@ func (l *lifecycle) onCall(operation string, err error, took time.Duration) {
 	l.metrics.onPoolCall(operation, result, took)
 	if result == resultRefused {
 		l.refusals.Do(func() {
-			l.logger.Errorw("Redis refuses the activator's calls, and requests run with their user allocation until that is put right: "+
-				"it has to be version 7 or later, to take the activator's user and password, to let that user call functions, and to have "+
+			l.logger.Errorw("Redis refuses the activator's calls; requests run with their user allocation until this is fixed. "+
+				"Redis must be version 7 or later, accept the activator's user and password, let that user call functions, and have "+
 				"no newer functions than the activator's. This is logged once a minute.", zap.Error(err))
 		})
 	}

@@ -49,7 +49,7 @@ func (m *Manager) orderOf(rev *v1.Revision) queue.Order {
 	}
 	if err := api.ParseQueue(value); err != nil {
 		m.metrics.onRefusedAnnotation(api.QueueAnnotation)
-		m.warn(rev, eventAnnotationRefused, api.QueueAnnotation, "Refused an order; requests go in the order in which they came", err)
+		m.warn(rev, eventAnnotationRefused, api.QueueAnnotation, "Refused the queue order; requests go in the order in which they came", err)
 	}
 	return queue.FIFO
 }

@@ -93,8 +93,8 @@ func Bypass(rev *v1.Revision, autoscaler *corev1.ConfigMap) (*PathError, error) 
 }
 
 const (
-	wantCapacity = `"-1", which the annotation ` + autoscaling.TargetBurstCapacityKey + " on the revision template can say"
-	wantClass    = autoscaling.KPA + ", which alone can keep the activator in the path"
+	wantCapacity = `"-1", which the annotation ` + autoscaling.TargetBurstCapacityKey + " on the revision template can set"
+	wantClass    = autoscaling.KPA + ", the only class that can keep the activator in the path"
 )
 
 // bypass reports whether requests can bypass the activator to the pods of a revision, or could so recently
@@ -128,7 +128,7 @@ func longest(rev *v1.Revision) time.Duration {
 // FollowAutoscaler applies the ConfigMap config-autoscaler. It must be called each time that this changes.
 func (m *Manager) FollowAutoscaler(cm *corev1.ConfigMap) {
 	if err := m.path.follow(cm, m.clock.Now()); err != nil {
-		m.logger.Warnw("Which functions have the activator always in their path stays as it is: the autoscaler's settings are not valid",
+		m.logger.Warnw("Ignoring the autoscaler's settings, which are not valid; the earlier ones still decide whether requests can go past the activator",
 			"configmap", cm.Name, zap.Error(err))
 	}
 }

@@ -101,7 +101,7 @@ func valueAt(document []byte, pointer string) (string, error) {
 		if err != nil {
 			return "", fmt.Errorf("the body is not JSON: %w", err)
 		}
-		return "", fmt.Errorf("it is %s, want a number of bytes from 0 to %d", kindOf(value), maxSize)
+		return "", fmt.Errorf("%s is not a number of bytes from 0 to %d", kindOf(value), maxSize)
 	}
 }
 

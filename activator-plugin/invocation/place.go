@@ -120,7 +120,7 @@ func demand(owed allocation, could volumes, p predict.Prediction) placement.Dema
 type refusedError struct{ policy string }
 
 func (e refusedError) Error() string {
-	return fmt.Sprintf("placement: %s leaves no pod for the request: no node that it allows has a pod of the function with a free slot", e.policy)
+	return fmt.Sprintf("placement: no node that %s allows has a pod of the function with a free slot", e.policy)
 }
 
 func (refusedError) Is(target error) bool { return target == knativequeue.ErrRequestQueueFull }

@@ -247,7 +247,7 @@ func TestRefusedByAProgram(t *testing.T) {
 		t.Fatal(err)
 	}
 	resp.Body.Close()
-	const want = "placement: PlacementPolicy ns/default (generation 3) leaves no pod for the request: no node that it allows has a pod of the function with a free slot"
+	const want = "placement: no node that PlacementPolicy ns/default (generation 3) allows has a pod of the function with a free slot"
 	if got := resp.Header.Get(api.ReasonHeader); resp.StatusCode != http.StatusServiceUnavailable || got != want {
 		t.Errorf("%d, %s: %q; want 503 with %q", resp.StatusCode, api.ReasonHeader, got, want)
 	}

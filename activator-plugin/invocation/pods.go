@@ -246,7 +246,7 @@ func whyObserved(pod *corev1.Pod, container string) reason {
 func podIPs(obj any) ([]string, error) {
 	pod, ok := obj.(*corev1.Pod)
 	if !ok {
-		return nil, fmt.Errorf("a %T is in the pod informer", obj)
+		return nil, fmt.Errorf("the pod informer has a %T, want a Pod", obj)
 	}
 	return addressesOf(pod), nil
 }

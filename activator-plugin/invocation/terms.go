@@ -40,7 +40,7 @@ func (e *annotationError) consequence() string {
 	case api.ModeAnnotation:
 		return "Refused the mode; the function is only observed"
 	case api.IdleAnnotation:
-		return "Refused what idle pods do; they lend nothing"
+		return "Refused the value for idle pods; they lend nothing"
 	}
 	return "Refused a bound; the function lends nothing of that resource"
 }

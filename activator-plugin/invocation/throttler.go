@@ -262,7 +262,7 @@ func configurationOf(rev *v1.Revision) string {
 func (m *Manager) podBehind(rev *v1.Revision, revID types.NamespacedName, dest string, isClusterIP bool, container string) (target, reason) {
 	if isClusterIP {
 		m.warn(rev, eventPodsNotReached, string(reasonClusterIP), "Not managing the function",
-			fmt.Errorf("its pods are only reached through the ClusterIP %s, so the pod and node of a request are not known", dest))
+			fmt.Errorf("its pods are reached only through the ClusterIP %s, so the pod and node of a request are unknown", dest))
 		return target{}, reasonClusterIP
 	}
 	ip, _, err := net.SplitHostPort(dest)

@@ -22,7 +22,7 @@ const (
 )
 
 // errNotSent is the error of a Begin that had no time left.
-var errNotSent = errors.New("not sent: the End of the invocation that was in the pod before was not answered in time")
+var errNotSent = errors.New("not sent: the pool did not answer the End of the pod's previous invocation in time")
 
 // untraced is the span of an invocation that is not sampled.
 var untraced = trace.SpanFromContext(context.Background())

@@ -177,9 +177,9 @@ func (p *Picture) say(err error) {
 	if failing := err != nil; failing != p.failing {
 		p.failing = failing
 		if failing {
-			p.logger.Warnw("Not hearing what nodes can lend; where that is not known, requests are placed without it. Asking again quietly", zap.Error(err))
+			p.logger.Warnw("Failed to read what nodes can lend; requests are placed without it where it is unknown. Retrying without further logs", zap.Error(err))
 		} else {
-			p.logger.Info("Hearing what nodes can lend")
+			p.logger.Info("Resumed reading what nodes can lend")
 		}
 	}
 }
@@ -207,7 +207,7 @@ func (p *Picture) refresh(ctx context.Context) (told bool, err error) {
 			return told, nil
 		}
 	}
-	return told, errors.New("more has changed than could be asked for")
+	return told, errors.New("more has changed than can be read at once")
 }
 
 // take takes in what one Redis told. The refresh of this number asked it at the moment at.

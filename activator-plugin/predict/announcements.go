@@ -61,7 +61,7 @@ func (c *Client) Run(ctx context.Context) {
 			delay, away = minReconnect, false
 		}
 		if !away {
-			c.logger.Warnw("Not hearing what the predictor announces; connecting again quietly", zap.Error(err))
+			c.logger.Warnw("Not receiving the predictor's announcements; reconnecting without further logs", zap.Error(err))
 			away = true
 		}
 		timer := c.clock.NewTimer(delay)
@@ -103,7 +103,7 @@ func (c *Client) listen(ctx context.Context, client redis.UniversalClient) (conn
 			now := c.clock.Now()
 			c.hearing.Store(&now)
 			c.allAreDue()
-			c.logger.Infow("Hearing what the predictor announces", "channel", announcementsChannel)
+			c.logger.Infow("Receiving the predictor's announcements", "channel", announcementsChannel)
 		case *redis.Message:
 			c.hear(heard.Payload)
 		}
@@ -139,7 +139,7 @@ func (c *Client) hear(payload string) {
 
 func (c *Client) refuse(result string, err error) {
 	c.metrics.announced(result)
-	c.logger.Debugw("Skipping an announcement of the predictor", "result", result, zap.Error(err))
+	c.logger.Debugw("Skipping one of the predictor's announcements", "result", result, zap.Error(err))
 }
 
 // follow makes a function due if its version changed, and fetches its table if the

@@ -35,12 +35,12 @@ func newBreaker(logger *zap.SugaredLogger, m *metrics) *gobreaker.TwoStepCircuit
 			m.breakerIs(to)
 			switch {
 			case to == gobreaker.StateOpen && from == gobreaker.StateClosed:
-				logger.Warnw("The predictor fails: not asking it until a probe succeeds",
+				logger.Warnw("The predictor keeps failing; not asking it until a probe succeeds",
 					"failures", tripAfter, "probeAfter", probeAfter)
 			case to == gobreaker.StateClosed:
 				logger.Info("The predictor answers again")
 			default:
-				logger.Debugw("The circuit breaker of the predictor changed", "from", from, "to", to)
+				logger.Debugw("The predictor's circuit breaker changed its state", "from", from, "to", to)
 			}
 		},
 	})

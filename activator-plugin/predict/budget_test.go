@@ -214,7 +214,7 @@ func TestBreaker(t *testing.T) {
 				said = append(said, entry.Message)
 			}
 		}
-		want := []string{"The predictor fails: not asking it until a probe succeeds", "The predictor answers again"}
+		want := []string{"The predictor keeps failing; not asking it until a probe succeeds", "The predictor answers again"}
 		if diff := cmp.Diff(want, said); diff != "" {
 			t.Error("Logged (-want, +got):\n" + diff)
 		}

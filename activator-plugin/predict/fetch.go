@@ -163,11 +163,11 @@ func retryAfter(failures int) time.Duration {
 func (c *Client) logFetch(name types.NamespacedName, old, next *state, err error) {
 	switch {
 	case next.failures > 0 && old.failures == 0 && c.fetchCtx.Err() == nil:
-		c.logger.Warnw("Failed to fetch a step table; trying again quietly",
+		c.logger.Warnw("Failed to fetch a step table; retrying without further logs",
 			"function", name.String(), zap.Error(err))
 	case next.failures > 0 || next.table == nil:
 	case old.table == nil || old.failures > 0 || old.table.Stage != next.table.Stage || old.table.Estimator != next.table.Estimator:
-		c.logger.Infow("Have a step table", "function", name.String(), "version", next.table.Version,
+		c.logger.Infow("Using a step table", "function", name.String(), "version", next.table.Version,
 			"estimator", next.table.Estimator, "stage", next.table.Stage, "reason", next.table.Reason)
 	}
 }

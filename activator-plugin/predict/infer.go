@@ -37,7 +37,7 @@ type tensor struct {
 }
 
 // errMalformed marks an answer that arrived whole but is not a step table.
-var errMalformed = errors.New("malformed answer of the predictor")
+var errMalformed = errors.New("malformed answer from the predictor")
 
 // No container has more, so a prediction beyond these limits is a mistake. They also keep
 // calculations with predictions from overflowing.

@@ -99,7 +99,7 @@ func newCluster(ctx context.Context, o rig.Options, box string, out io.Writer) (
 	args := deployment.Spec.Template.Spec.Containers[0].Args
 	at := slices.Index(args, "--maxmemory") + 1
 	if at == 0 || at == len(args) {
-		return nil, errors.New("deployment/redis has no argument --maxmemory, to which it could be set back")
+		return nil, errors.New("deployment/redis has no argument --maxmemory, so chaos could not restore the limit")
 	}
 	c.maxMemory = args[at]
 	c.pool, c.redis = pool.NewRedis(redisconn.MustParse(address)), redis.NewClient(&redis.Options{Addr: address})
@@ -200,7 +200,7 @@ func processesOf(status []byte) (map[part]*os.Process, error) {
 		}
 	}
 	if len(found) != len(components) {
-		return nil, fmt.Errorf("`box status` shows %d of the %d components %s and %s that run: is the box up? It printed:\n%.1000s",
+		return nil, fmt.Errorf("`box status` shows that %d of the %d components %s and %s run: is the box up? It printed:\n%.1000s",
 			len(found), len(components), components[kubelet], components[apiServer], status)
 	}
 	return found, nil
@@ -244,11 +244,11 @@ func (c *cluster) readyOf(ctx context.Context, at place, not string) (found runn
 			holder := ptr.Deref(lease.Spec.HolderIdentity, "")
 			pods.Items = slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool { return p.Name != holder })
 			if len(pods.Items) == 0 {
-				return fmt.Errorf("none of the running pods has the name of who holds lease %s, %q", at.lease, holder)
+				return fmt.Errorf("none of the running pods has the name of the holder of lease %s, %q", at.lease, holder)
 			}
 		}
 		if len(pods.Items) != 1 {
-			return fmt.Errorf("%d running pods, not 1", len(pods.Items))
+			return fmt.Errorf("%d pods are running, want 1", len(pods.Items))
 		}
 		for _, s := range pods.Items[0].Status.ContainerStatuses {
 			if s.Name == api.QueueProxyContainer {
@@ -259,7 +259,7 @@ func (c *cluster) readyOf(ctx context.Context, at place, not string) (found runn
 			}
 			found = running{pods.Items[0], containerID(s), s.RestartCount}
 			if !s.Ready || found.id == not {
-				return fmt.Errorf("container %s of pod %s is not ready, or still the one before", s.Name, pods.Items[0].Name)
+				return fmt.Errorf("container %s of pod %s is not ready, or is still the previous one", s.Name, pods.Items[0].Name)
 			}
 		}
 		return nil

@@ -38,7 +38,7 @@ node box is Ready
 	}
 	for name, output := range map[string]string{
 		"one has ended": strings.Replace(status, "2000005   1m0s   running", "-         -      ended: exit status 1", 1),
-		"no box":        "The box does not run. Start it with `box up`.\n",
+		"no box":        "The box is not running. Start it with `box up`.\n",
 		"pid 1":         strings.Replace(status, "2000005", "1", 1),
 	} {
 		if _, err := processesOf([]byte(output)); err == nil || !strings.Contains(err.Error(), "box status") {

@@ -116,7 +116,7 @@ func (c *cluster) strike(ctx context.Context, t target, l *load) (struck, error)
 	case evict, remove:
 		return c.removePod(ctx, t, l)
 	}
-	return struck{}, fmt.Errorf("fault %s: nobody knows how to make it", t.name())
+	return struck{}, fmt.Errorf("fault %s: chaos does not know how to make it", t.name())
 }
 
 // killed kills something that Kubernetes restarts, and waits for the restart.
@@ -195,7 +195,7 @@ func (c *cluster) pause(ctx context.Context, t target) (err error) {
 // resume continues a stopped process. It ignores a process that has ended.
 func resume(p *os.Process) error {
 	if err := p.Signal(syscall.SIGCONT); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return fmt.Errorf("let process %d go on: %w", p.Pid, err)
+		return fmt.Errorf("resume process %d: %w", p.Pid, err)
 	}
 	return nil
 }
@@ -276,7 +276,7 @@ func (c *cluster) removePod(ctx context.Context, t target, l *load) (s struck, e
 func awaitBusy(ctx context.Context, l *load, function string) error {
 	return rig.Eventually(ctx, busyTimeout, func(context.Context) error {
 		if !l.busy(function) {
-			return fmt.Errorf("no request to %s is under way", function)
+			return fmt.Errorf("no request to %s is in flight", function)
 		}
 		return nil
 	})

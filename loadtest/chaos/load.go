@@ -130,7 +130,7 @@ func (s *sender) send(ctx context.Context, r schedule.Request) error {
 		Did map[string]any `json:"did"`
 	}
 	if err := json.Unmarshal(said, &answer); err != nil {
-		return fmt.Errorf("the answer is not what a function says: %w", err)
+		return fmt.Errorf("the answer is not that of a function: %w", err)
 	}
 	for key, want := range r.Expect {
 		if got, ok := answer.Did[key].(float64); !ok || got != float64(want) {

@@ -57,7 +57,7 @@ func newRoot() *cobra.Command {
 deploys functions and has Libra learn them. Run it from the root of the repository. You can run it again
 at any time: it first resumes what an interrupted run left stopped.
 
-It injects the faults under each source of what is lent. It sets the source for all, and
+It injects the faults under each source of loans. It sets the source for the whole cluster, and
 for the namespace ` + rig.Namespace + `, while it runs.
 
 It fails if requests failed that no fault excuses (more than with stock, where stock
@@ -80,15 +80,15 @@ must be at rest within ` + wholeWithin.String() + ` of the last answer.
 	f.StringVar(&o.Kubeconfig, "kubeconfig", "", "kubeconfig of the box, as \"box kubeconfig\" prints it")
 	f.StringVar(&o.Images, "images", "out/images.json", "JSON file that maps image names to references, as \"box load\" writes it")
 	f.StringVar(&o.box, "box", "bin/box", "the box command")
-	f.StringVar(&o.demo, "demo", "bin/demo", "the demo command, which puts the stock activator in place, and Libra's back")
+	f.StringVar(&o.demo, "demo", "bin/demo", "the demo command, which replaces Libra's activator with the stock one, and puts it back")
 	f.StringVar(&o.Out, "out", "out/chaos", "folder for the results")
 	f.StringVar(&o.Commit, "commit", "unknown", "commit to name in the results")
-	f.StringVar(&o.source, "source", "both", "source of what is lent: node, owners, or both in turn")
+	f.StringVar(&o.source, "source", "both", "source of loans: node, owners, or both in turn")
 	f.StringSliceVar(&o.only, "only", nil, "faults to inject, by the names that --list shows (default: all)")
 	f.IntVar(&o.pairs, "pairs", 10, "random pairs of faults, the same under each source")
 	f.Uint64Var(&o.Seed, "seed", 1, "random seed for the pairs, the moments and the requests")
-	f.IntVar(&o.nodes, "nodes", 1, "nodes of the box; with several, a worker without functions is taken away, too")
-	f.IntVar(&o.minutes, "minutes", 45, "minutes after which no further fault begins; any left out are an error")
+	f.IntVar(&o.nodes, "nodes", 1, "nodes of the box; with several, chaos also takes away a worker without functions")
+	f.IntVar(&o.minutes, "minutes", 45, "minutes after which no further fault begins; a fault that is left out is an error")
 	f.BoolVar(&o.list, "list", false, "list the faults and exit")
 	return cmd
 }

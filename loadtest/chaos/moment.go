@@ -129,9 +129,9 @@ func (m moment) wrong() []wrong {
 	for _, s := range m.samples {
 		switch {
 		case !s.stranger && s.limits.MemoryBytes < s.owed.MemoryBytes:
-			all = append(all, wrong{s.pod, fmt.Sprintf("the memory limit of %s was %d bytes, and it is owed %d", s.pod, s.limits.MemoryBytes, s.owed.MemoryBytes)})
+			all = append(all, wrong{s.pod, fmt.Sprintf("the memory limit of %s was %d bytes, below the %d that it is owed", s.pod, s.limits.MemoryBytes, s.owed.MemoryBytes)})
 		case s.stranger && s.limits != s.owed:
-			all = append(all, wrong{s.pod, fmt.Sprintf("the limits of %s, which did not opt in, were %v of %v", s.pod, s.limits, s.owed)})
+			all = append(all, wrong{s.pod, fmt.Sprintf("the limits of %s, which did not opt in, were %v, not %v", s.pod, s.limits, s.owed)})
 		case s.stranger, s.ceiling == 0, m.changing, s.inBounds():
 		default:
 			all = append(all, wrong{s.pod, fmt.Sprintf("the CPU limit of %s was %dm, not from %dm to %dm", s.pod, s.limits.CPUMilli, s.owed.CPUMilli, s.rest())})
@@ -140,9 +140,9 @@ func (m moment) wrong() []wrong {
 	for _, w := range m.weights {
 		switch {
 		case w.stranger && w.moved():
-			all = append(all, wrong{w.name(), fmt.Sprintf("the weight of %s, which did not opt in, was %d of %d", w.pod, w.weight, w.kubelet)})
+			all = append(all, wrong{w.name(), fmt.Sprintf("the weight of %s, which did not opt in, was %d, not %d", w.pod, w.weight, w.kubelet)})
 		case w.belowFloor():
-			all = append(all, wrong{w.name(), fmt.Sprintf("the weight of %s was %d of %d, less than an eighth", w.pod, w.weight, w.kubelet)})
+			all = append(all, wrong{w.name(), fmt.Sprintf("the weight of %s was %d of the kubelet's %d, less than an eighth", w.pod, w.weight, w.kubelet)})
 		}
 	}
 	return all

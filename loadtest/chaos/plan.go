@@ -169,10 +169,10 @@ func makePlan(seed uint64, pairs int, only []string, sources []api.Source, sever
 	for _, name := range only {
 		i := slices.IndexFunc(all, func(t trial) bool { return t.name == name })
 		if i < 0 {
-			return nil, nil, fmt.Errorf("--only names %q; it must be of %s", name, strings.Join(names(all), ", "))
+			return nil, nil, fmt.Errorf("--only names %q; want some of %s", name, strings.Join(names(all), ", "))
 		}
 		if !slices.ContainsFunc(sources, all[i].under) {
-			return nil, nil, fmt.Errorf("--only names %q, which there is under the source %s alone", name, all[i].faults[0].only)
+			return nil, nil, fmt.Errorf("--only names %q, which exists only under the source %s", name, all[i].faults[0].only)
 		}
 	}
 	wanted := func(t trial) bool { return len(only) == 0 || slices.Contains(only, t.name) }

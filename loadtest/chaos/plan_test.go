@@ -138,7 +138,7 @@ func TestFaultsOfOneSource(t *testing.T) {
 	if err != nil || len(both) != 1 || both[0].source != api.SourceNode || !both[0].crowded() {
 		t.Errorf("under both: %+v, %v, want it under node, in a crowd", both, err)
 	}
-	if _, _, err := makePlan(1, 0, []string{"agent-gone"}, []api.Source{api.SourceOwners}, false); err == nil || !strings.Contains(err.Error(), "under the source node alone") {
+	if _, _, err := makePlan(1, 0, []string{"agent-gone"}, []api.Source{api.SourceOwners}, false); err == nil || !strings.Contains(err.Error(), "only under the source node") {
 		t.Errorf("under owners: %v", err)
 	}
 	one, stock, err := makePlan(1, 0, []string{"kubelet-restart"}, allSources, false)

@@ -18,9 +18,9 @@ import (
 const wholeWithin = 10 * time.Second
 
 // noClocks says what chaos does not test.
-const noClocks = `Clocks: a container has the machine's, which chaos leaves alone. The model tests of pkg/pool/pooltest,
-not chaos, cover what a clock that jumps back or ahead does to the pool. For a part that is paused here, time
-jumps ahead by the pause.`
+const noClocks = `Clocks: containers have the machine's clock, which chaos leaves alone. The model tests of pkg/pool/pooltest,
+not chaos, cover what a clock that jumps back or ahead does to the pool. For a part that chaos pauses, time
+jumps ahead by the length of the pause.`
 
 // verdict sums up all outcomes.
 type verdict struct {
@@ -67,13 +67,13 @@ func (v verdict) broken() error {
 			wrong(o, "%d violations of invariants", o.violations)
 		}
 		if o.whole > wholeWithin {
-			wrong(o, "whole only %.1f s after the end of the fault, not within %v", o.whole.Seconds(), wholeWithin)
+			wrong(o, "the pods were whole only %.1f s after the end of the fault, not within %v", o.whole.Seconds(), wholeWithin)
 		}
 		if o.settled > wholeWithin {
-			wrong(o, "all was at rest only %.1f s after the last answer, not within %v", o.settled.Seconds(), wholeWithin)
+			wrong(o, "everything was at rest only %.1f s after the last answer, not within %v", o.settled.Seconds(), wholeWithin)
 		}
 		if !o.inHand {
-			wrong(o, "%s when it began, so that it shows nothing", o.idle())
+			wrong(o, "%s when the fault began, so the trial shows nothing", o.idle())
 		}
 	}
 	for name, o := range v.stock {
@@ -90,9 +90,9 @@ func (o outcome) idle() string {
 	case o.source == api.SourceOwners:
 		return "nothing was on loan"
 	case o.crowded():
-		return "no function was held while weights were other than the kubelet's"
+		return "no function was held while weights differed from the kubelet's"
 	default:
-		return "no weight was other than the kubelet's"
+		return "no weight differed from the kubelet's"
 	}
 }
 

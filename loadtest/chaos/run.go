@@ -178,7 +178,7 @@ func (r *runner) all(ctx context.Context, libra, stock []trial) (outcomes []outc
 		return nil, err
 	}
 	if !there { // a killed run left the stock one in place
-		r.Say("putting Libra's activator in the place of the stock one")
+		r.Say("replacing the stock activator with Libra's")
 		if err := r.swap(ctx, true); err != nil {
 			return nil, err
 		}
@@ -211,7 +211,7 @@ func (r *runner) all(ctx context.Context, libra, stock []trial) (outcomes []outc
 	if len(stock) == 0 {
 		return outcomes, nil
 	}
-	r.Say("putting the stock activator in the place of Libra's")
+	r.Say("replacing Libra's activator with the stock one")
 	defer func() {
 		r.Say("putting Libra's activator back")
 		err = errors.Join(err, r.swap(context.WithoutCancel(ctx), true))
@@ -239,7 +239,7 @@ func (r *runner) some(ctx context.Context, trials []trial) ([]outcome, error) {
 			return outcomes, errors.Join(ctx.Err(), err)
 		}
 		if o.err = err; err != nil {
-			r.Say("  it came to nothing: %v", err)
+			r.Say("  no result: %v", err)
 		} else {
 			r.tell(o)
 		}
@@ -250,7 +250,7 @@ func (r *runner) some(ctx context.Context, trials []trial) ([]outcome, error) {
 
 // tell prints a short report of a trial.
 func (r *runner) tell(o outcome) {
-	r.Say("  %d requests, %d failed, %d of these excused; away with nothing to cover it for %.2f s at most; whole %.2f s after the end, and all at rest %.2f s after the last answer",
+	r.Say("  %d requests, %d failed, %d of these excused; a pod or weight was away uncovered for at most %.2f s; pods were whole %.2f s after the end of the fault, and everything was at rest %.2f s after the last answer",
 		o.sent, o.failed, o.excused, o.longestAway.Seconds(), o.whole.Seconds(), o.settled.Seconds())
 	for _, remark := range o.remarks {
 		r.Say("  %s", remark)
@@ -268,4 +268,4 @@ func (r *runner) tell(o outcome) {
 // mostTold keeps the report of a trial that went wrong readable.
 const mostTold = 5
 
-var errNoTime = errors.New("there was no time left")
+var errNoTime = errors.New("no time was left")

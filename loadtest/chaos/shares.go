@@ -119,7 +119,7 @@ func (s *shares) observe(m moment) {
 		list := s.over[name]
 		if !s.open[name] {
 			list = append(list, share{
-				breach:    breach{episode{from: m.at}, fmt.Sprintf("weights in %s added up to %d of %d: %s", name, inForce, kubelets, describeWeights(members))},
+				breach:    breach{episode{from: m.at}, fmt.Sprintf("the weights in %s added up to %d, more than the kubelet's %d: %s", name, inForce, kubelets, describeWeights(members))},
 				tolerated: max(joined-m.at.Sub(s.changed[name]), tolerance(s.before[name], members)),
 			})
 		}

@@ -40,7 +40,7 @@ func foundSource(config *corev1.ConfigMap, namespace *corev1.Namespace) (sourceS
 	if noted, ok := config.Annotations[foundAnnotation]; ok {
 		found = sourceSettings{}
 		if err := json.Unmarshal([]byte(noted), &found); err != nil {
-			return found, fmt.Errorf("annotation %s of ConfigMap %s/%s is not what chaos writes, remove it: %w",
+			return found, fmt.Errorf("chaos did not write the annotation %s of ConfigMap %s/%s, remove it: %w",
 				foundAnnotation, settings.Namespace, settings.ConfigMap, err)
 		}
 	}
@@ -55,12 +55,12 @@ func (c *cluster) holdSource(ctx context.Context) (restore func(context.Context)
 		return nil, err
 	}
 	if source, ok := node.Labels[api.SourceLabel]; ok {
-		return nil, fmt.Errorf("node %s has the label %s=%s, which comes before what chaos sets: remove it", node.Name, api.SourceLabel, source)
+		return nil, fmt.Errorf("node %s has the label %s=%s, which takes precedence over the source that chaos sets: remove it", node.Name, api.SourceLabel, source)
 	}
 	for _, namespace := range []string{settings.Namespace, rig.Namespace} {
 		policy, err := c.Objects.Resource(harvestPolicies).Namespace(namespace).Get(ctx, v1alpha1.HarvestPolicyName, metav1.GetOptions{})
 		if err == nil {
-			return nil, fmt.Errorf("there is HarvestPolicy %s/%s, which comes before what chaos sets: remove it", namespace, policy.GetName())
+			return nil, fmt.Errorf("HarvestPolicy %s/%s takes precedence over the source that chaos sets: remove it", namespace, policy.GetName())
 		} else if !apierrors.IsNotFound(err) {
 			return nil, err
 		}
@@ -103,7 +103,7 @@ func (c *cluster) settings(ctx context.Context) (*corev1.ConfigMap, error) {
 		return nil, err
 	}
 	if mode := parsed.ModeOf(nil); mode != api.ModeFull {
-		return nil, fmt.Errorf("the mode in ConfigMap %s/%s is %s, not %s: `make chaos` sets it, and a max-mode has to go", settings.Namespace, settings.ConfigMap, mode, api.ModeFull)
+		return nil, fmt.Errorf("the mode in ConfigMap %s/%s is %s, not %s: `make chaos` sets it; remove a max-mode", settings.Namespace, settings.ConfigMap, mode, api.ModeFull)
 	}
 	return config, nil
 }

@@ -38,7 +38,7 @@ func (w *watcher) lookAtMetrics(ctx context.Context) (failed error) {
 			}
 			n, err := scrape(ctx, "http://"+p.Status.PodIP+":"+metricsPort+"/metrics")
 			if err != nil {
-				failed = errors.Join(failed, fmt.Errorf("metrics of pod %s: %w", p.Name, err))
+				failed = errors.Join(failed, fmt.Errorf("read the metrics of pod %s: %w", p.Name, err))
 				continue
 			}
 			id := containerID(p.Status.ContainerStatuses[0])

@@ -397,7 +397,7 @@ func describe(samples []sample) string {
 		all = append(all, said)
 	}
 	if all == nil {
-		return "none is seen"
+		return "no container is seen"
 	}
 	return strings.Join(all, ", ")
 }
@@ -428,7 +428,7 @@ func (w *watcher) violations(fault time.Time) (n int, what []string) {
 	for id, told := range w.told {
 		if more := told - w.toldBefore[id]; more > 0 {
 			n += int(more)
-			what = append(what, fmt.Sprintf("the agent counted %v", more))
+			what = append(what, fmt.Sprintf("an agent counted %v violations of invariants", more))
 		}
 	}
 	for problem := range w.wrong {

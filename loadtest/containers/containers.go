@@ -34,7 +34,7 @@ func Find(id string) (Container, error) { return findBelow(mountPoint, id) }
 
 func findBelow(root, id string) (Container, error) {
 	if id == "" {
-		return Container{}, fmt.Errorf("a container without an ID has no cgroup: it was not started yet")
+		return Container{}, fmt.Errorf("the container has no ID, and so no cgroup: it has not been started yet")
 	}
 	c := Container{ID: id}
 	if _, err := os.Stat(filepath.Join(root, "cgroup.controllers")); err == nil {
@@ -66,7 +66,7 @@ func findDir(hierarchy, id string) (string, error) {
 		err = fs.ErrNotExist
 	}
 	if err != nil {
-		return "", fmt.Errorf("cgroup of container %q under %s: %w", id, root, err)
+		return "", fmt.Errorf("find the cgroup of container %q under %s: %w", id, root, err)
 	}
 	return found, nil
 }
@@ -128,13 +128,13 @@ func (c Container) Processes() ([]*os.Process, error) {
 	path := filepath.Join(c.pids, "cgroup.procs")
 	data, err := os.ReadFile(path)
 	if err != nil {
-		return nil, fmt.Errorf("processes of container %s: %w", c.ID, err)
+		return nil, fmt.Errorf("list the processes of container %s: %w", c.ID, err)
 	}
 	var processes []*os.Process
 	for _, field := range strings.Fields(string(data)) {
 		pid, err := strconv.Atoi(field)
 		if err != nil || pid <= 1 {
-			return nil, fmt.Errorf("%s lists %q, not a process of this pid namespace", path, field)
+			return nil, fmt.Errorf("%s lists %q, which is not a process of this PID namespace", path, field)
 		}
 		p, err := os.FindProcess(pid)
 		if err != nil {

@@ -102,7 +102,7 @@ func (d *demo) activatorReplaced(ctx context.Context) error {
 			if p.DeletionTimestamp == nil {
 				continue
 			}
-			left = errors.Join(left, fmt.Errorf("pod %s of the activator before has not ended", p.Name))
+			left = errors.Join(left, fmt.Errorf("pod %s of the previous activator is still terminating", p.Name))
 			if d.boxed() {
 				// It would stay for 45 s, to drain the requests of others. A
 				// shorter grace period alone does not hurry a kubelet that has

@@ -33,7 +33,7 @@ func (e *evaluate) measureAlone(ctx context.Context, own *demo, p pool, function
 	}
 	for _, f := range functions {
 		if m != nil && len(of[f]) != 1 {
-			return nil, fmt.Errorf("%d containers of %s run in %s; there must be one to measure it alone", len(of[f]), f, own.namespace)
+			return nil, fmt.Errorf("%d containers of %s run in %s; there must be one, to measure the function alone", len(of[f]), f, own.namespace)
 		}
 	}
 	s := own.newSender()

@@ -59,21 +59,21 @@ var arms = []arm{
 	{Arm: evaluation.Arm{Name: evaluation.Stock, Title: "stock",
 		About: "Knative as it is: each function has the limits that its owner configured."}, functions: "stock"},
 	{Arm: evaluation.Arm{Name: evaluation.Again, Title: "stock again",
-		About: "The same pods once more: what differs is noise."}, functions: "stock", at: evaluation.Stock},
+		About: "The same pods measured again: any difference is noise."}, functions: "stock", at: evaluation.Stock},
 	{Arm: evaluation.Arm{Name: evaluation.Libra, Title: "Libra",
-		About: "Libra as it is installed, with the mode full: it lends what the node has idle, and who is shortest goes first."},
+		About: "Libra as it is installed, with the mode full: it lends what the node has idle, and the shortest request goes first."},
 		functions: "functions", learns: true},
 	{Arm: evaluation.Arm{Name: evaluation.Owners, Title: "Libra, owners",
-		About: "Libra as its paper has it: what is lent is what other functions do not use of their own. " +
-			"Those that run with Knative's defaults otherwise have the activator in their path and a bound on their requests here, as this source needs."},
+		About: "Libra as in its paper: it lends what other functions do not use of their own allocations. " +
+			"Functions that run with Knative's defaults otherwise have the activator in their path and a bound on their requests here, as this source needs."},
 		functions: "owners", learns: true, source: api.SourceOwners},
 	{Arm: evaluation.Arm{Name: evaluation.NoLimits, Title: "no limits",
 		About: "Knative without CPU limits, and with the same CPU requests."}, functions: "no-limits"},
 	{Arm: evaluation.Arm{Name: evaluation.NoLimitsWeighted, Title: "no limits, weighted",
-		About: "Knative without CPU limits, and with CPU requests in proportion to what the limits were."}, functions: "no-limits-weighted"},
+		About: "Knative without CPU limits, and with CPU requests in proportion to the limits that it had."}, functions: "no-limits-weighted"},
 	{Arm: evaluation.Arm{Name: evaluation.VPA, Title: "VPA in place",
-		About: "Kubernetes' vertical pod autoscaler resizes pods in place by what they used over time; limits are twice the requests. " +
-			"It works every ten seconds here, not every minute, and has seen requests before."}, functions: "vpa", vpa: true},
+		About: "Kubernetes' vertical pod autoscaler resizes pods in place by their past use; limits are twice the requests. " +
+			"It runs every ten seconds here, not every minute, and has seen requests before."}, functions: "vpa", vpa: true},
 	{Arm: evaluation.Arm{Name: evaluation.Fits, Title: "limits that fit",
 		About: "Knative as it is, with a memory limit that fits every input."}, functions: "fits"},
 }
@@ -81,37 +81,37 @@ var arms = []arm{
 // ablations are Libra without some of its parts. They are measured in a run of their own.
 var ablations = []arm{
 	{Arm: evaluation.Arm{Name: "owners_no_safeguard", Base: evaluation.Owners, Title: "no safeguard",
-		About: "Libra, owners, without its safeguard (LIBRA-NS): who lent too much has it back when the request ends."},
+		About: "Libra, owners, without its safeguard (LIBRA-NS): a pod that lent too much gets it back only when the request ends."},
 		functions: "owners", at: evaluation.Owners, learns: true, source: api.SourceOwners, parts: parts{unsafeguarded: true}},
 	{Arm: evaluation.Arm{Name: evaluation.OwnersNoIdle, Base: evaluation.Owners, Title: "no idle donors",
-		About: "Libra, owners, whose pods lend while they have requests, and keep their own between them, as in the paper."},
+		About: "Libra, owners, whose pods lend only while they have requests, as in the paper."},
 		functions: "owners", learns: true, source: api.SourceOwners, keepsIdle: true},
 	{Arm: evaluation.Arm{Name: "owners_no_predictor", Base: evaluation.Owners, Title: "no predictor",
-		About: "Libra, owners, without its predictor (LIBRA-NP): the most that the last five requests used, whatever their input."},
+		About: "Libra, owners, without its predictor (LIBRA-NP): a prediction is the most that the last five requests used, whatever their inputs."},
 		functions: "owners", at: evaluation.Owners, learns: true, source: api.SourceOwners, parts: parts{estimator: movingWindow}},
 	{Arm: evaluation.Arm{Name: "owners_neither", Base: evaluation.Owners, Title: "neither",
 		About: "Libra, owners, without both (LIBRA-NSP)."},
 		functions: "owners", at: evaluation.Owners, learns: true, source: api.SourceOwners, parts: parts{unsafeguarded: true, estimator: movingWindow}},
 	{Arm: evaluation.Arm{Name: "owners_freyr", Base: evaluation.Owners, Title: "Freyr-like",
-		About: "A harvester as the paper describes Freyr: it knows neither the input nor how long what it harvested will last, " +
-			"and puts right at a function's next request what it took too much of. Freyr's reinforcement learning is not in it."},
+		About: "A harvester as the paper describes Freyr: it knows neither the input nor how long a loan will last, " +
+			"and when it took too much, corrects that only at the function's next request. It lacks Freyr's reinforcement learning."},
 		functions: "owners", at: evaluation.Owners, learns: true, source: api.SourceOwners,
 		parts: parts{unsafeguarded: true, estimator: movingWindow, unlimited: true}},
 	{Arm: evaluation.Arm{Name: "libra_no_weights", Base: evaluation.Libra, Title: "no weights",
-		About: "Libra with the CPU weights that the kubelet gives: who is short or owed goes no sooner."},
+		About: "Libra with the CPU weights that the kubelet gives: requests that are short or owed CPU get it no sooner."},
 		functions: "functions", at: evaluation.Libra, learns: true, parts: parts{unweighted: true}},
 	{Arm: evaluation.Arm{Name: "libra_fifo", Base: evaluation.Libra, Title: "no queue order",
 		About: "Libra with queues in the order of arrival."}, functions: "functions", learns: true, queue: api.QueueFIFO},
 	{Arm: evaluation.Arm{Name: "libra_no_clamp", Base: evaluation.Libra, Title: "no clamp",
-		About: "Libra whose functions use what they can up to their ceilings, whether bystanders wait or not."},
+		About: "Libra whose functions may use CPU up to their ceilings, whether or not bystanders wait for it."},
 		functions: "functions", at: evaluation.Libra, learns: true, parts: parts{unclamped: true}},
 	{Arm: evaluation.Arm{Name: "libra_perfect", Base: evaluation.Libra, Title: "perfect predictor",
-		About: "Libra with predictions that are what each input was seen to use when it was run alone."},
+		About: "Libra with perfect predictions: what each input used when it ran alone."},
 		functions: "functions", learns: true, perfect: true},
 }
 
 // escraLike says which ablation is missing, and why.
-const escraLike = "An Escra-like arm, which raises and lowers limits by throttling and use alone: without predictions Libra borrows so, and lends nothing that could be borrowed."
+const escraLike = "An Escra-like arm, which raises and lowers limits by throttling and use alone: without predictions Libra borrows in this way, but lends nothing that could be borrowed."
 
 // allArms returns the arms of all evaluations, in the order of the reports.
 func allArms() []arm { return slices.Concat(arms, ablations, placements) }

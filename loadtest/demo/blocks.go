@@ -293,7 +293,7 @@ func (e *evaluate) send(ctx context.Context, s *scene, c combination, own *demo,
 // ready waits until an arm has exactly its pods, and sets Libra's parts as the arm needs them.
 func (e *evaluate) ready(ctx context.Context, s *scene, a arm, own *demo) error {
 	if a.learns && a.parts != e.parts {
-		e.say("Libra's parts: %s", a.Title)
+		e.say("setting Libra's parts for %s", a.Title)
 		e.parts = partsUnknown
 		if err := e.setParts(ctx, a.parts); err != nil {
 			return err

@@ -49,7 +49,7 @@ func (c capacity) room() float64 { return float64(c.cores) - c.platform }
 // check returns an error that says why nothing can be measured on this node, or nil.
 func (c capacity) check() error {
 	if c.room() < leastRoom {
-		return fmt.Errorf("the node uses %.2f of %d cores without a request, which leaves less than %.1f for functions: end what else runs on this machine", c.platform, c.cores, leastRoom)
+		return fmt.Errorf("the node uses %.2f of %d cores without a request, which leaves less than %.1f for functions: end the other programs on this machine", c.platform, c.cores, leastRoom)
 	}
 	if c.function <= 0 {
 		return errors.New("the functions used no CPU when they ran alone: their cgroups are not those on this machine")
@@ -61,11 +61,11 @@ func (c capacity) check() error {
 // node's meanwhile, less the platform's and less the functions' for the same requests alone.
 func (c capacity) pathOf(node, passed time.Duration, requests int, functions time.Duration) (time.Duration, error) {
 	if requests == 0 {
-		return 0, errors.New("no request was sent to calibrate with")
+		return 0, errors.New("no request was sent for the calibration")
 	}
 	path := (node - time.Duration(c.platform*float64(passed)) - functions) / time.Duration(requests)
 	if path > dearestPath {
-		return 0, fmt.Errorf("a request takes %v of CPU beside its function, which is more than %v: something else runs on this machine", path, dearestPath)
+		return 0, fmt.Errorf("a request takes %v of CPU outside its function, which is more than %v: something else runs on this machine", path, dearestPath)
 	}
 	// A negative result is noise.
 	return max(0, path), nil

@@ -36,7 +36,7 @@ func (d *demo) checkBox(ctx context.Context) error {
 		}
 	}
 	if !control || len(workers) != len(nodes.Items)-1 {
-		return fmt.Errorf("the cluster of %s is not the box: another cluster is named by --context", d.kubeconfig)
+		return fmt.Errorf("the cluster of %s is not the box: name another cluster with --context", d.kubeconfig)
 	}
 	slices.Sort(workers)
 	d.workers = workers
@@ -51,7 +51,7 @@ func (d *demo) checkOther(ctx context.Context, namespaces ...string) error {
 		case err != nil:
 			return err
 		case there:
-			return fmt.Errorf("the namespace %s is on the cluster already, and would be changed and removed at the end: remove it first, if it may go", n)
+			return fmt.Errorf("the namespace %s exists already, and this would change it and remove it at the end: if you do not need it, remove it first", n)
 		}
 	}
 	return nil

@@ -71,9 +71,9 @@ func (d *demo) awaitModels(ctx context.Context) error {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case len(missing) == len(d.services.optedIn):
-		return fmt.Errorf("the predictor has learned nothing within %v of the last request: see the logs of inferenceservice/libra in %s and daemonset/libra-agent in %s", modelsTimeout, libraNamespace, agentNamespace)
+		return fmt.Errorf("the predictor learned nothing within %v of the last request: see the logs of inferenceservice/libra in %s and daemonset/libra-agent in %s", modelsTimeout, libraNamespace, agentNamespace)
 	case len(missing) > 0:
-		d.say("no model yet of %s: Libra leaves it alone", strings.Join(missing, ", "))
+		d.say("the predictor has no model of %s yet: Libra leaves them alone", strings.Join(missing, ", "))
 	default:
 		d.say("the predictor has a model of each function")
 	}

@@ -74,7 +74,7 @@ func newEvaluate() *cobra.Command {
 		Short: "Compare ways to give CPU and memory to ten functions",
 		Long: `evaluate sends the same requests to the same functions, which get their CPU and memory
 in one way and then another, block after block, and writes a report. It leaves out what
-it has no time for, and says so. It works only on the box, whose cgroups it reads on this
+it has no time for, and names it. It works only on the box, whose cgroups it reads on this
 machine, and leaves it with the stock activator and without the functions.
 
 Run it from the root of the repository. You can run it again at any time.`,
@@ -131,7 +131,7 @@ func (e *evaluate) check() error {
 	var errs []error
 	for _, part := range e.evaluateOptions.parts {
 		if !slices.Contains(evaluationParts, part) {
-			errs = append(errs, fmt.Errorf("--parts has %q; they must be some of %s", part, strings.Join(evaluationParts, ", ")))
+			errs = append(errs, fmt.Errorf("--parts has %q; want some of %s", part, strings.Join(evaluationParts, ", ")))
 		}
 	}
 	var names []string
@@ -140,7 +140,7 @@ func (e *evaluate) check() error {
 	}
 	for _, name := range e.without {
 		if !slices.Contains(names, name) {
-			errs = append(errs, fmt.Errorf("--without has %q; they must be some of %s", name, strings.Join(names, ", ")))
+			errs = append(errs, fmt.Errorf("--without has %q; want some of %s", name, strings.Join(names, ", ")))
 		}
 	}
 	l, parts := full, e.evaluateOptions.parts
@@ -179,11 +179,11 @@ func (e *evaluate) check() error {
 func (e *evaluate) checkCommon(loads []int, blocks int) error {
 	var errs []error
 	if !e.boxed() {
-		errs = append(errs, errors.New("--context names another cluster: the evaluation works on the box only, whose nodes are this machine"))
+		errs = append(errs, errors.New("--context names another cluster: the evaluation works only on the box, whose nodes are this machine"))
 	}
 	for _, load := range loads {
 		if !slices.Contains(evaluationLoads, load) {
-			errs = append(errs, fmt.Errorf("--loads has %d; they must be some of %v", load, evaluationLoads))
+			errs = append(errs, fmt.Errorf("--loads has %d; want some of %v", load, evaluationLoads))
 		}
 	}
 	if blocks < 0 || blocks > mostBlocks {
@@ -216,14 +216,14 @@ func (e *evaluate) run(ctx context.Context) (err error) {
 	}
 	fitted := e.plan.fit(e.limit - e.pace.opening - e.pace.closing)
 	e.planned = fitted.blocks()
-	e.say("plan: %d blocks, within %s of which %s to begin and %s to end; it is made again as time passes", e.planned, minutes(e.limit), minutes(e.pace.opening), minutes(e.pace.closing))
+	e.say("plan: %d blocks within %s, of which %s to begin and %s to end; the plan is revised as time passes", e.planned, minutes(e.limit), minutes(e.pace.opening), minutes(e.pace.closing))
 	fitted.write(e.out)
 	for i, ph := range e.plan {
 		for _, left := range ph.leftOut(fitted[i]) {
-			e.say("as it is planned now: %s", left)
+			e.say("not planned: %s", left)
 		}
 	}
-	e.say("inputs: making them")
+	e.say("making the inputs")
 	e.corpus = inputs.Corpus()
 	if err := e.makePools(); err != nil {
 		return err
@@ -290,7 +290,7 @@ func (e *evaluate) measureAll(ctx context.Context) (failed error) {
 		}
 		if err != nil {
 			// Another phase may do better.
-			e.say("given up: %v", err)
+			e.say("gave up a phase: %v", err)
 			e.data.Unmeasured = append(e.data.Unmeasured, err.Error())
 			failed = errors.Join(failed, err)
 		}
@@ -300,11 +300,11 @@ func (e *evaluate) measureAll(ctx context.Context) (failed error) {
 
 // openCluster installs Libra on the cluster, and measures the node's capacity.
 func (e *evaluate) openCluster(ctx context.Context) error {
-	e.say("what an earlier evaluation or demo has left: removing it")
+	e.say("removing what an earlier evaluation or demo left")
 	if err := errors.Join(e.removeFour(ctx), e.clear(ctx)); err != nil {
 		return err
 	}
-	e.say("Libra's parts: applying %s, and its activator", libraManifests)
+	e.say("installing Libra: applying %s, and its activator", libraManifests)
 	steps := []func(context.Context) error{
 		e.installLibra,
 		e.installActivator,
@@ -323,7 +323,7 @@ func (e *evaluate) openCluster(ctx context.Context) error {
 	if e.ablations {
 		e.data.Unmeasured = []string{escraLike}
 	} else if e.uses(evaluation.Owners) {
-		e.data.Unmeasured = []string{"requests with 40 pods under Libra, owners, no limits, weighted and VPA in place: the node has no room for them beside the others."}
+		e.data.Unmeasured = []string{"requests with 40 pods under \"Libra, owners\", \"no limits, weighted\" and \"VPA in place\": the node has no room for their pods beside the others."}
 	}
 	if err := e.describeMachine(ctx); err != nil {
 		return err
@@ -363,7 +363,7 @@ func coresOf(nodes []corev1.Node) int {
 func (e *evaluate) calibrate(ctx context.Context) error {
 	a := armNamed(evaluation.NoLimits)
 	own := e.placeFor(phase{name: phaseTen}, a, 1)
-	e.say("functions: %s, in the namespace %s", a.Title, own.namespace)
+	e.say("installing the functions of the arm \"%s\" in the namespace %s", a.Title, own.namespace)
 	e.places[own.namespace] = own
 	if err := e.bring(ctx, phaseTen, a, own, 1); err != nil {
 		return err
@@ -382,7 +382,7 @@ func (e *evaluate) calibrate(ctx context.Context) error {
 // measureCapacity runs each input alone, at a place without limits, and measures what a
 // request costs there beside its function.
 func (e *evaluate) measureCapacity(ctx context.Context, own *demo) error {
-	e.say("alone: each of %d inputs of each function, %d times", len(e.pool[trace.Mixed[0]]), aloneRuns)
+	e.say("running each of the %d inputs of each function alone, %d times", len(e.pool[trace.Mixed[0]]), aloneRuns)
 	var err error
 	if e.data.Alone, err = e.measureAlone(ctx, own, e.pool, trace.Mixed); err != nil {
 		return err
@@ -404,7 +404,7 @@ func (e *evaluate) measureCapacity(ctx context.Context, own *demo) error {
 	}
 	e.capacity.path = path
 	e.data.Platform, e.data.Machine.RequestMilliseconds = e.capacity.platform, milliseconds(e.capacity.path)
-	e.say("the node: %.2f of %d cores in use without requests; a request takes %.1f ms of its function and %.1f ms beside it on average; 90 %% are %.1f requests a second",
+	e.say("the node uses %.2f of %d cores without requests; on average a request takes %.1f ms of CPU in its function and %.1f ms outside it; a load of 90 %% is %.1f requests a second",
 		e.capacity.platform, e.capacity.cores, milliseconds(e.capacity.function), milliseconds(e.capacity.path), e.capacity.perSecond(loadHigh))
 	return nil
 }

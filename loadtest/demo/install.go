@@ -49,7 +49,7 @@ type images map[string]string
 func readImages(path string, s services) (images, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
-		return nil, fmt.Errorf("images: %w; `box load` writes the file", err)
+		return nil, fmt.Errorf("read the images: %w; `box load` writes the file", err)
 	}
 	var im images
 	if err := json.Unmarshal(data, &im); err != nil {
@@ -144,7 +144,7 @@ func relativePath(dir, manifests string) (string, error) {
 	}
 	to, err := realPath(manifests)
 	if errors.Is(err, fs.ErrNotExist) {
-		return "", fmt.Errorf("no folder %s: run the demo from the root of the repository", manifests)
+		return "", fmt.Errorf("there is no folder %s: run the demo from the root of the repository", manifests)
 	}
 	if err != nil {
 		return "", err
@@ -218,7 +218,7 @@ func (d *demo) installLibra(ctx context.Context) error {
 	}
 	if err := d.awaitPredictor(ctx, func(c corev1.Container) error {
 		if slices.Contains(c.Args, "--redis-addr="+redisTLSAddress) != d.redisAuth {
-			return fmt.Errorf("deployment/libra-predictor has the arguments %q, of another Redis", c.Args)
+			return fmt.Errorf("deployment/libra-predictor still has the arguments %q, for another Redis", c.Args)
 		}
 		return nil
 	}); err != nil {

@@ -66,7 +66,7 @@ func (k kubectl) get(ctx context.Context, into any, args ...string) error {
 		return err
 	}
 	if err := json.Unmarshal(out, into); err != nil {
-		return fmt.Errorf("kubectl get %s: decode its answer: %w", strings.Join(args, " "), err)
+		return fmt.Errorf("kubectl get %s: decode the answer: %w", strings.Join(args, " "), err)
 	}
 	return nil
 }

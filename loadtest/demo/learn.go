@@ -80,7 +80,7 @@ func (e *evaluate) learn(ctx context.Context, lessons []lesson) error {
 		return err
 	}
 	if answered == 0 {
-		return fmt.Errorf("none of the requests that Libra was to learn from was answered: do the functions in %s answer?", lessons[0].at.namespace)
+		return fmt.Errorf("none of the requests from which Libra should learn was answered: do the functions in %s work?", lessons[0].at.namespace)
 	}
 	places := map[string]*demo{}
 	for _, l := range lessons {
@@ -96,7 +96,7 @@ func (e *evaluate) learn(ctx context.Context, lessons []lesson) error {
 
 // learnVPA lets the autoscaler watch its functions at work for length.
 func (e *evaluate) learnVPA(ctx context.Context, lessons []lesson, length time.Duration) (err error) {
-	e.say("vertical pod autoscaler: it sees the functions at work for %s", length)
+	e.say("vertical pod autoscaler: watching the functions at work for %s", length)
 	defer func() { err = errors.Join(err, e.scaleVPA(context.WithoutCancel(ctx), 0)) }()
 	if err := e.scaleVPA(ctx, 1); err != nil {
 		return err

@@ -103,12 +103,12 @@ func newDemo(o options, out io.Writer) *demo {
 func (d *demo) resolve() error {
 	var errs []error
 	if (d.imagesFile == "") == (d.pushTo == "") {
-		errs = append(errs, errors.New("--images must be the file that `box load` wrote, or, with --context, --push-to a repository"))
+		errs = append(errs, errors.New("the images are not named: give --images the file that `box load` wrote or, with --context, --push-to a repository"))
 	}
 	env := os.Environ()
 	if d.boxed() {
 		if d.kubeconfig == "" {
-			errs = append(errs, errors.New("--kubeconfig must be that of the box (`box kubeconfig` prints it); --context names another cluster"))
+			errs = append(errs, errors.New("there is no --kubeconfig: give it that of the box (`box kubeconfig` prints it), or name another cluster with --context"))
 		}
 		if d.pushTo != "" {
 			errs = append(errs, errors.New("--push-to is for another cluster (--context): the box takes images from no registry"))
@@ -148,7 +148,7 @@ func (d *demo) tool(given, name, boxName string, fromBox bool) (string, error) {
 	}
 	path, err := exec.LookPath(name)
 	if err != nil {
-		return "", fmt.Errorf("no %s, of the box or on the PATH: run `box build`", name)
+		return "", fmt.Errorf("there is no %s, neither the box's nor on the PATH: run `box build`", name)
 	}
 	return path, nil
 }
@@ -157,7 +157,7 @@ func (d *demo) tool(given, name, boxName string, fromBox bool) (string, error) {
 func confirm(in *os.File, out io.Writer, cluster, namespaces, long string) error {
 	info, err := in.Stat()
 	if err != nil || info.Mode()&os.ModeCharDevice == 0 {
-		return fmt.Errorf("cluster %q is not the box, so a person at a terminal has to confirm that it may be changed", cluster)
+		return fmt.Errorf("cluster %q is not the box, so a person at a terminal must confirm that it may be changed", cluster)
 	}
 	return ask(in, out, cluster, namespaces, long)
 }
@@ -166,21 +166,21 @@ func ask(in io.Reader, out io.Writer, cluster, namespaces, long string) error {
 	fmt.Fprintf(out, `On the cluster of context %[1]q this will, for %[5]s,
   - replace the activator in %[2]s, through which requests to other Knative services go too,
   - install Libra in the namespaces %[3]s and %[6]s, and functions in %[4]s,
-and at the end put the stock activator back and remove what it made.
+and at the end put the stock activator back and remove everything that it installed.
 Type the context's name to go on: `, cluster, servingNamespace, libraNamespace, namespaces, long, agentNamespace)
 	answer, err := bufio.NewReader(in).ReadString('\n')
 	if strings.TrimSpace(answer) != cluster {
 		if err != nil {
 			fmt.Fprintln(out)
 		}
-		return fmt.Errorf("that is not %q: nothing was changed", cluster)
+		return fmt.Errorf("the answer is not %q: nothing was changed", cluster)
 	}
 	return nil
 }
 
 // push builds the images and pushes them, and writes the file that names them.
 func (d *demo) push(ctx context.Context) error {
-	d.say("images: pushing to %s", d.pushTo)
+	d.say("pushing the images to %s", d.pushTo)
 	if err := os.MkdirAll(d.outDir, 0o755); err != nil {
 		return err
 	}

@@ -46,7 +46,7 @@ func parseNodeCPU(stat string) (nodeCPU, error) {
 	// user, nice, system, idle, iowait, irq, softirq, steal; guest times follow, which
 	// user includes.
 	if len(fields) < 9 || fields[0] != "cpu" {
-		return nodeCPU{}, fmt.Errorf("%s begins with %.80q; it should be all CPUs' times, eight or more", procStat, line)
+		return nodeCPU{}, fmt.Errorf("%s begins with %.80q; it must begin with the times of all CPUs, eight or more", procStat, line)
 	}
 	var ticks [8]float64
 	for i, field := range fields[1:9] {

@@ -33,7 +33,7 @@ func (d *demo) makeNamespace(ctx context.Context, source api.Source) error {
 			return err
 		}
 		if got.DeletionTimestamp != nil {
-			return fmt.Errorf("namespace %s of an earlier evaluation is about to go, and has not", d.namespace)
+			return fmt.Errorf("namespace %s of an earlier evaluation is still terminating", d.namespace)
 		}
 		return nil
 	})

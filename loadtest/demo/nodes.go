@@ -73,7 +73,7 @@ func newEvaluateNodes() *cobra.Command {
 		Long: `evaluate-nodes sends the same requests to the same ten functions, which have several pods
 each on the workers of a box of several nodes, under one placement policy and then another,
 block after block, and writes a report. All figures are relative to hash. It leaves out what
-it has no time for, and says so. It leaves the box with the stock activator, without the
+it has no time for, and names it. It leaves the box with the stock activator, without the
 functions, and with all settings as they were.
 
 Run it from the root of the repository. You can run it again at any time.`,
@@ -96,7 +96,7 @@ Run it from the root of the repository. You can run it again at any time.`,
 	f.IntSliceVar(&n.loads, "loads", []int{loadMiddle, loadHigh}, fmt.Sprintf("loads, in percent of the workers' CPU that the platform leaves; any of %v", evaluationLoads))
 	f.IntSliceVar(&n.pods, "pods", []int{2, 4}, "pods per function: 2, 4 or both")
 	f.StringSliceVar(&n.placements, "placements", defaults, fmt.Sprintf("placement policies to compare with %s; any of %s", api.PlacementHash, names(placementsInOrder)))
-	f.StringSliceVar(&n.sources, "sources", []string{string(api.SourceOwners), string(api.SourceNode)}, fmt.Sprintf("sources of what is lent: %s, %s or both", api.SourceOwners, api.SourceNode))
+	f.StringSliceVar(&n.sources, "sources", []string{string(api.SourceOwners), string(api.SourceNode)}, fmt.Sprintf("sources of loans: %s, %s or both", api.SourceOwners, api.SourceNode))
 	f.IntVar(&n.blocks, "blocks", 0, fmt.Sprintf("blocks of each policy at each load (default: %d; quick %d)", nodesFull.blocks, nodesQuick.blocks))
 	f.IntVar(&n.draws, "draws", 0, fmt.Sprintf("how often, within the blocks, to redeploy the functions in another namespace, so that hash draws new nodes for them; each takes %v (default: %d; quick %d)", placementSetUp, fullDraws, quickDraws))
 	f.BoolVar(&n.again, "report-only", false, "measure nothing; rewrite the report of an earlier evaluation from its results in --out")
@@ -126,7 +126,7 @@ func startNodes(ctx context.Context, o options, n nodesOptions, out io.Writer) e
 		return err
 	}
 	if len(d.workers) < leastWorkers {
-		return fmt.Errorf("the box has %d workers, and there is a choice among %d or more: make box-down, and make box-up NODES=%d", len(d.workers), leastWorkers, leastWorkers+1)
+		return fmt.Errorf("the box has %d workers, and placement needs at least %d: run make box-down, then make box-up NODES=%d", len(d.workers), leastWorkers, leastWorkers+1)
 	}
 	return e.run(ctx)
 }
@@ -136,7 +136,7 @@ func (e *evaluate) checkNodes(n nodesOptions) error {
 	var errs []error
 	for _, pods := range n.pods {
 		if phaseOf(pods) == "" {
-			errs = append(errs, fmt.Errorf("--pods has %d; they must be 2, 4 or both", pods))
+			errs = append(errs, fmt.Errorf("--pods has %d; want 2, 4 or both", pods))
 		}
 	}
 	of := chosen{loads: n.loads, pods: n.pods, draws: fullDraws}

@@ -31,7 +31,7 @@ func TestWrongFlagsOfNodesAreNamed(t *testing.T) {
 	}{
 		"defaults":           {func(*nodesOptions) {}, ""},
 		"a load":             {func(n *nodesOptions) { n.loads = []int{50} }, "--loads has 50"},
-		"pods":               {func(n *nodesOptions) { n.pods = []int{2, 3} }, "--pods has 3; they must be 2, 4 or both"},
+		"pods":               {func(n *nodesOptions) { n.pods = []int{2, 3} }, "--pods has 3; want 2, 4 or both"},
 		"one pod":            {func(n *nodesOptions) { n.pods = []int{0} }, "--pods has 0"},
 		"a placement":        {func(n *nodesOptions) { n.placements = []string{"best"} }, `--placements: placement is "best", want`},
 		"a source":           {func(n *nodesOptions) { n.sources = []string{"air"} }, `--sources: source is "air", want`},

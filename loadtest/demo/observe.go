@@ -55,7 +55,7 @@ func (d *demo) forget(ctx context.Context) error {
 	if err := d.redis(ctx, &keys, "DEL", predictorLock, predictorState); err != nil {
 		return err
 	}
-	d.say("predictor: starting it anew, to forget what it learned in an earlier demo")
+	d.say("restarting the predictor, so that it forgets what it learned in an earlier demo")
 	// KServe owns the Deployment, and would revert a restart of it.
 	if _, err := d.kubectl.do(ctx, call{timeout: 2 * time.Minute, args: []string{
 		"-n", libraNamespace, "delete", "pods", "-l", "serving.kserve.io/inferenceservice=libra", "--now"}}); err != nil {
@@ -65,7 +65,7 @@ func (d *demo) forget(ctx context.Context) error {
 		return err
 	}
 	if known := len(d.services.optedIn) - len(d.modelsMissing(ctx)); known > 0 {
-		return fmt.Errorf("the predictor still has models of %d functions after it was started anew without observations", known)
+		return fmt.Errorf("the predictor still has models of %d functions after a restart without observations", known)
 	}
 	return nil
 }

@@ -114,7 +114,7 @@ func (o *oracle) learn(own *demo, functions []string, alone []evaluation.Alone) 
 	byFunction := map[string][]evaluation.Alone{}
 	for _, a := range alone {
 		if all := byFunction[a.Function]; a.Input != len(all) {
-			return fmt.Errorf("input %d of %s was run alone after %d others: the oracle takes them in order", a.Input, a.Function, len(all))
+			return fmt.Errorf("input %d of %s ran alone after %d others: the oracle needs the inputs in order", a.Input, a.Function, len(all))
 		}
 		byFunction[a.Function] = append(byFunction[a.Function], a)
 	}
@@ -122,7 +122,7 @@ func (o *oracle) learn(own *demo, functions []string, alone []evaluation.Alone) 
 	defer o.mu.Unlock()
 	for _, f := range functions {
 		if len(byFunction[f]) == 0 {
-			return fmt.Errorf("no input of %s was run alone: nobody knows what it uses", f)
+			return fmt.Errorf("no input of %s ran alone: what it uses is not known", f)
 		}
 		answer, err := json.Marshal(exactly(byFunction[f]))
 		if err != nil {
@@ -141,7 +141,7 @@ func (o *oracle) unasked(own *demo) error {
 	var errs []error
 	for _, f := range own.services.all {
 		if !o.asked[modelOf(own.targets.revisions[f])] {
-			errs = append(errs, fmt.Errorf("the activator has not asked %s about %s/%s: do pods reach this machine there?", o.url, own.namespace, f))
+			errs = append(errs, fmt.Errorf("the activator has not asked %s about %s/%s: can pods reach this machine at that address?", o.url, own.namespace, f))
 		}
 	}
 	return errors.Join(errs...)

@@ -31,8 +31,8 @@ Run it from the root of the repository. You can run it again at any time.`,
 	f.StringVar(&o.imagesFile, "images", "", "JSON file that maps image names to references, as \"box load\" writes it")
 	f.StringVar(&o.outDir, "out", "out/install", "folder for what is applied")
 	f.BoolVar(&libraActivator, "activator", false, "replace the stock activator with Libra's")
-	f.BoolVar(&functions, "functions", false, "also apply the functions of end-to-end tests and chaos, in the namespace default, in place of a demo's, and have Libra learn them")
-	f.BoolVar(&o.redisAuth, "redis-auth", false, "give Redis TLS and a user for each part ("+redisAuthManifests+"), with certificates and passwords generated here; without it, those of an earlier install are removed")
+	f.BoolVar(&functions, "functions", false, "also apply the functions of end-to-end tests and chaos, in the namespace default, in place of a demo's; with --activator, have Libra learn them")
+	f.BoolVar(&o.redisAuth, "redis-auth", false, "give Redis TLS and a user for each part ("+redisAuthManifests+"), with certificates and passwords generated here; without this flag, those of an earlier install are removed")
 	return cmd
 }
 
@@ -49,7 +49,7 @@ func installOnBox(ctx context.Context, o options, libraActivator, functions bool
 	if d.redisAuth {
 		applied += " with " + redisAuthManifests
 	}
-	d.say("Libra's parts: applying %s", applied)
+	d.say("installing Libra: applying %s", applied)
 	if err := d.installLibra(ctx); err != nil {
 		return err
 	}
@@ -59,10 +59,10 @@ func installOnBox(ctx context.Context, o options, libraActivator, functions bool
 	}
 	var err error
 	if libraActivator {
-		d.say("activator: putting Libra's in the stock one's place")
+		d.say("replacing the stock activator with Libra's")
 		err = d.installActivator(ctx)
 	} else {
-		d.say("stock activator: making sure that it is there")
+		d.say("making sure that the stock activator is there")
 		// bench-activator runs Libra's activator beside it, with the
 		// same account.
 		err = errors.Join(d.kubectl.apply(ctx, activatorManifests), d.restoreActivator(ctx))
@@ -74,14 +74,14 @@ func installOnBox(ctx context.Context, o options, libraActivator, functions bool
 	if err != nil || !functions {
 		return err
 	}
-	d.say("what an evaluation or a demo has left: removing it")
+	d.say("removing what an evaluation or a demo left")
 	if err := d.clear(ctx); err != nil {
 		return err
 	}
 	if err := d.keepTogether(ctx); err != nil {
 		return err
 	}
-	d.say("functions: %s", strings.Join(d.services.all, ", "))
+	d.say("installing the functions %s", strings.Join(d.services.all, ", "))
 	if err := d.installFunctions(ctx); err != nil {
 		return err
 	}

@@ -60,7 +60,7 @@ func placementsUnder(source api.Source) []arm {
 	for _, p := range placementsInOrder {
 		all = append(all, under(placementName(source, p), string(p), fmt.Sprintf("Libra with the source %s and the placement %s.", source, p), p))
 	}
-	again := under(againName(source), "hash again", "The same once more: what differs is noise.", api.PlacementHash)
+	again := under(againName(source), "hash again", "The same placement measured again: any difference is noise.", api.PlacementHash)
 	return slices.Insert(all, 1, again)
 }
 
@@ -119,7 +119,7 @@ func (s services) spreadOver(workers []string, pods []corev1.Pod) error {
 			least, most = min(least, on[f][w]), max(most, on[f][w])
 		}
 		if most-least > 1 {
-			wrong = append(wrong, fmt.Errorf("%s has its pods on %v; no worker is to have two more than another", f, on[f]))
+			wrong = append(wrong, fmt.Errorf("%s has its pods on %v; no worker may have two more than another", f, on[f]))
 		}
 	}
 	return errors.Join(wrong...)
@@ -286,10 +286,10 @@ func (c choices) only(p api.Placement, requests int) error {
 	switch want := float64(requests); {
 	case len(others) > 0:
 		slices.Sort(others)
-		return fmt.Errorf("the activator places requests by %s, and is to by %s", strings.Join(others, ", "), p)
+		return fmt.Errorf("the activator places requests by %s, want %s", strings.Join(others, ", "), p)
 	case p == api.PlacementStock || sum >= want:
 		return nil
 	default:
-		return fmt.Errorf("the activator placed %v of %v requests by %s: have their functions several pods that are ready?", sum, want, p)
+		return fmt.Errorf("the activator placed %v of %v requests by %s: do their functions have several ready pods?", sum, want, p)
 	}
 }

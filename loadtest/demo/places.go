@@ -121,7 +121,7 @@ func (e *evaluate) up(ctx context.Context, own *demo) error {
 		}
 	}
 	if err := own.awaitServices(ctx, servicesTimeout); err != nil {
-		return fmt.Errorf("the functions in %s are not ready; `kubectl get pods -n %[1]s` says which, and whether the node has room for them: %w", own.namespace, err)
+		return fmt.Errorf("the functions in %s are not ready; `kubectl get pods -n %[1]s` shows which, and whether the node has room for them: %w", own.namespace, err)
 	}
 	var err error
 	own.targets, err = own.findTargets(ctx)
@@ -175,7 +175,7 @@ func (d *demo) remove(ctx context.Context, places ...*demo) error {
 				return err
 			}
 			if len(pods.Items) > 0 {
-				return fmt.Errorf("%d pods in %s have not ended", len(pods.Items), own.namespace)
+				return fmt.Errorf("%d pods in %s have not ended yet", len(pods.Items), own.namespace)
 			}
 		}
 		return nil
@@ -210,7 +210,7 @@ func (e *evaluate) spin(ctx context.Context, own *demo, replicas int) error {
 			return err
 		}
 		if deployment.Status.ReadyReplicas != int32(replicas) || deployment.Status.Replicas != int32(replicas) {
-			return fmt.Errorf("deployment/%s in %s has %d pods of which %d are ready, and is to have %d", spinDeployment, own.namespace, deployment.Status.Replicas, deployment.Status.ReadyReplicas, replicas)
+			return fmt.Errorf("deployment/%s in %s has %d pods, of which %d are ready, want %d", spinDeployment, own.namespace, deployment.Status.Replicas, deployment.Status.ReadyReplicas, replicas)
 		}
 		return nil
 	})

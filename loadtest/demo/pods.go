@@ -64,7 +64,7 @@ func (s services) whole(pods []corev1.Pod) error {
 	var wrong []error
 	for _, f := range s.all {
 		if all[f] != s.pods() || ready[f] != s.pods() {
-			wrong = append(wrong, fmt.Errorf("%s has %d pods, of which %d are ready, and is to have %d", f, all[f], ready[f], s.pods()))
+			wrong = append(wrong, fmt.Errorf("%s has %d pods, of which %d are ready, want %d", f, all[f], ready[f], s.pods()))
 		}
 	}
 	return errors.Join(wrong...)
@@ -220,7 +220,7 @@ func (w *podWatch) stop() (seconds float64, cold int, err error) {
 	now := time.Now()
 	select {
 	case <-w.done:
-		err = fmt.Errorf("the watch of the pods ended too early: %s", bytes.TrimSpace(w.stderr.Bytes()))
+		err = fmt.Errorf("the watch of the pods ended early: %s", bytes.TrimSpace(w.stderr.Bytes()))
 	default:
 	}
 	w.cancel()
@@ -228,7 +228,7 @@ func (w *podWatch) stop() (seconds float64, cold int, err error) {
 	_ = w.cmd.Wait() // it was killed
 	seconds, cold = w.pods.sum(now)
 	if err == nil && len(w.pods) == 0 {
-		err = errors.New("the watch of the pods saw none")
+		err = errors.New("the watch of the pods saw no pod")
 	}
 	return seconds, cold, err
 }

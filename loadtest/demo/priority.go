@@ -18,7 +18,7 @@ const threadsDir = "/proc/self/task"
 // response time, and most for the arm that used the most CPU.
 func runAhead() (stop func() error, err error) {
 	if err := setPolicy(unix.SchedAttr{Policy: unix.SCHED_RR, Priority: 1}); err != nil {
-		return nil, errors.Join(fmt.Errorf("running before all others, which takes root: %w", err), setPolicy(unix.SchedAttr{Policy: unix.SCHED_NORMAL}))
+		return nil, errors.Join(fmt.Errorf("run ahead of all other processes, which needs root: %w", err), setPolicy(unix.SchedAttr{Policy: unix.SCHED_NORMAL}))
 	}
 	return func() error { return setPolicy(unix.SchedAttr{Policy: unix.SCHED_NORMAL}) }, nil
 }

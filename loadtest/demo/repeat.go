@@ -29,10 +29,10 @@ func (e *evaluate) quietly(ctx context.Context, length, rest time.Duration, meas
 	}
 	taken := fmt.Sprintf("the hypervisor took %.0f %% of the CPU in block %d", 100*first.CPU.StolenShare(), e.measured)
 	if !mayRepeat(e.repeated, time.Since(e.start), e.left(), rest+length) {
-		e.say("%s; there is no time to measure it again", taken)
+		e.say("%s; no time to measure it again", taken)
 		return first, nil
 	}
-	e.say("%s: again", taken)
+	e.say("%s; measuring it again", taken)
 	e.planned++
 	began := time.Now()
 	second, err := measure()
@@ -41,7 +41,7 @@ func (e *evaluate) quietly(ctx context.Context, length, rest time.Duration, meas
 	case ctx.Err() != nil:
 		return first, ctx.Err()
 	case err != nil:
-		e.say("not measured again: %v", err)
+		e.say("could not measure the block again: %v", err)
 		return first, nil
 	}
 	return lessDisturbed(first, second), nil

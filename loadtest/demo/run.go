@@ -39,12 +39,12 @@ func newRun() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run",
 		Short: "Install Libra, send stock and Libra the same requests, write a table and a report",
-		Long: `run is a small evaluation: ten functions get the same requests with Libra, as stock
-Knative has them, and without CPU limits, on a node that is partly and then nearly
+		Long: `run is a small evaluation: ten functions get the same requests with Libra, with
+stock Knative, and without CPU limits, on a node that is partly and then nearly
 busy, beside somebody else's service. It works on the box, and leaves Libra and its
 functions running there. With --context it works on another cluster that has Knative,
 KServe and a gateway: it asks first and, however it ends, puts the stock activator back
-and removes what it made.
+and removes what it installed.
 
 Run it from the root of the repository. You can run it again at any time.`,
 		Args: cobra.NoArgs,
@@ -126,12 +126,12 @@ func (e *evaluate) demonstrate(ctx context.Context) (err error) {
 func (e *evaluate) measureDemo(ctx context.Context) error {
 	e.data = evaluation.Data{Commit: e.commit, Seed: e.seed}
 	if e.boxed() {
-		e.say("what an evaluation has left: removing it")
+		e.say("removing what an evaluation left")
 		if err := errors.Join(e.removeFour(ctx), e.clear(ctx, demoNamespaces()...)); err != nil {
 			return err
 		}
 	}
-	e.say("Libra's parts: applying %s, and its activator", libraManifests)
+	e.say("installing Libra: applying %s, and its activator", libraManifests)
 	for _, step := range []func(context.Context) error{e.installLibra, e.installActivator, e.forget, e.describeMachine} {
 		if err := step(ctx); err != nil {
 			return err
@@ -158,7 +158,7 @@ func (e *evaluate) measureDemo(ctx context.Context) error {
 // Libra its functions.
 func (e *evaluate) setUpDemo(ctx context.Context, ph phase) (*scene, error) {
 	s := &scene{phase: ph, places: map[string]*demo{}, functions: trace.Mixed, sets: 1, pool: e.pool, plain: plainPool(e.seed, e.corpus)}
-	e.say("functions: %s, each under %s", strings.Join(s.functions, ", "), strings.Join(ph.places(), ", "))
+	e.say("installing the functions %s, each under %s", strings.Join(s.functions, ", "), strings.Join(ph.places(), ", "))
 	lessons, _, err := e.bringAll(ctx, s, e.learned)
 	if err != nil {
 		return nil, err
@@ -185,14 +185,14 @@ func (e *evaluate) setUpDemo(ctx context.Context, ph phase) (*scene, error) {
 func (e *evaluate) demoCapacity(ctx context.Context, own *demo) (err error) {
 	if !e.boxed() {
 		e.data.Unmeasured = append(e.data.Unmeasured, fmt.Sprintf(
-			"how much CPU was in use, as the cgroups of another cluster's nodes are not read. The loads are of %d cores, by what requests take on the box.", demoCores))
+			"how much CPU was in use, because the cgroups of another cluster's nodes are not read. The loads are for %d cores, as if requests took as much CPU as on the box.", demoCores))
 		e.capacity = capacity{cores: demoCores, function: typicalFunction, path: typicalPath}
 		e.data.Alone, err = e.measureAlone(ctx, own, e.pool, trace.Mixed)
 		return err
 	}
 	if cores := e.capacity.cores; cores > demoCores {
 		e.data.Unmeasured = append(e.data.Unmeasured, fmt.Sprintf(
-			"a busy node of %d cores: ten functions of a pod each can keep %d busy, and the loads are of these.", cores, demoCores))
+			"a busy node of %d cores: ten functions with one pod each can keep only %d busy, and the loads are for these.", cores, demoCores))
 		e.capacity.cores = demoCores
 	}
 	return e.measureCapacity(ctx, own)
@@ -207,9 +207,9 @@ func (e *evaluate) lastWords() error {
 	look, takeDown := "make box-status, or "+e.box+" kubectl -- get pods -n "+e.namespace, "make box-down"
 	if !e.boxed() {
 		look = "kubectl --context " + e.context + " get pods -A"
-		takeDown = "nothing to do: the stock activator comes back now, and what was installed is removed"
+		takeDown = "nothing to do: this command now puts the stock activator back and removes what it installed"
 	} else {
-		fmt.Fprintf(e.out, "Go on:     %s has the functions with Libra; docs/loadtest.md says how to send them load with k6\n", e.namespace)
+		fmt.Fprintf(e.out, "Go on:     the functions with Libra are in the namespace %s; docs/loadtest.md says how to send them load with k6\n", e.namespace)
 	}
 	fmt.Fprintf(e.out, "Numbers:   %s\nLook:      %s\nTake down: %s\n", e.path(report.ResultsFile), look, takeDown)
 	failed := 0

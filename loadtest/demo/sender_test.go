@@ -60,7 +60,7 @@ func TestReplaySendsWhenItIsDueAndChecksAnswers(t *testing.T) {
 	for i, want := range []struct {
 		status int
 		err    string
-	}{{200, ""}, {200, ""}, {200, "it says it did map[bytes:1]"}, {200, "not a function's"}, {503, "no room"}} {
+	}{{200, ""}, {200, ""}, {200, "the function says that it did map[bytes:1]"}, {200, "not that of a function"}, {503, "no room"}} {
 		got := fates[i]
 		if got.status != want.status || (got.err == "") != (want.err == "") || !strings.Contains(got.err, want.err) {
 			t.Errorf("%s: got %d, %q; want %d, %q", bodies[i], got.status, got.err, want.status, want.err)

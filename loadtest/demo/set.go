@@ -89,7 +89,7 @@ func (d *demo) setParts(ctx context.Context, p parts) error {
 			}
 		}
 		if got != p {
-			return fmt.Errorf("deployment/libra-predictor is set to %+v, and is to be %+v", got, p)
+			return fmt.Errorf("deployment/libra-predictor has the settings %+v, want %+v", got, p)
 		}
 		return nil
 	}); err != nil {
@@ -115,14 +115,14 @@ func (p parts) answering(list []byte) error {
 		}
 	}
 	if err := json.Unmarshal(list, &said); err != nil {
-		return fmt.Errorf("the predictor's list of functions: %w", err)
+		return fmt.Errorf("read the predictor's list of functions: %w", err)
 	}
 	var wrong []error
 	for _, f := range said.Functions {
 		cpu, duration := f.Estimators["cpu"], f.Estimators["duration"]
 		known := cpu != "" && cpu != "none"
 		if known && ((cpu == movingWindow) != (p.estimator == movingWindow) || (duration == unlimitedDurations) != p.unlimited) {
-			wrong = append(wrong, fmt.Errorf("%s is answered by %s, its duration by %s", f.Name, cpu, duration))
+			wrong = append(wrong, fmt.Errorf("the estimator of %s is still %s, and that of its duration %s", f.Name, cpu, duration))
 		}
 	}
 	return errors.Join(wrong...)

@@ -89,7 +89,7 @@ func (e *evaluate) setUp(ctx context.Context, p timePlan) (*scene, error) {
 	if len(e.data.Blocks) == 0 {
 		e.data.Platform = s.capacity.platform
 	}
-	e.say("the node: %.2f cores in use without requests; 90 %% are %.1f requests a second", s.capacity.platform, s.capacity.perSecond(loadHigh))
+	e.say("the node uses %.2f cores without requests; a load of 90 %% is %.1f requests a second", s.capacity.platform, s.capacity.perSecond(loadHigh))
 	e.data.Draws = max(e.data.Draws, ph.draw)
 	e.say("warming up")
 	return s, e.warmUp(ctx, s, warm)
@@ -197,7 +197,7 @@ func (e *evaluate) describeFunctions(ctx context.Context, s *scene) error {
 		}
 	}
 	if own == nil {
-		return errors.New("nothing is measured under stock or Libra, so that nobody knows what the owners' limits are")
+		return errors.New("nothing is measured under stock or Libra, so the owners' limits are not known")
 	}
 	described, err := own.describe(ctx, s.functions, s.sets)
 	for _, f := range described {

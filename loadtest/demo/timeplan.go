@@ -114,7 +114,7 @@ func (ph phase) leftOut(fitted phase) []string {
 			}
 		}
 		if titles != nil {
-			left = append(left, fmt.Sprintf("%s under %s%s: there was no time.", c, strings.Join(titles, ", "), ph.drawn()))
+			left = append(left, fmt.Sprintf("%s under %s%s: not enough time.", c, strings.Join(titles, ", "), ph.drawn()))
 		}
 	}
 	return left

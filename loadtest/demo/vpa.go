@@ -45,7 +45,7 @@ func (d *demo) checkVPA() error {
 		missing = append(missing, d.upstreamPath())
 	}
 	if missing != nil {
-		return fmt.Errorf("the arm vpa needs %s: `box load --with vpa` makes them, or leave it out with --without vpa", strings.Join(missing, ", "))
+		return fmt.Errorf("the arm vpa needs %s: `box load --with vpa` makes them, or leave the arm out with --without vpa", strings.Join(missing, ", "))
 	}
 	return nil
 }

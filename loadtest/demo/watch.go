@@ -24,7 +24,7 @@ func (d *demo) watch(ctx context.Context) (*prometheus.Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	d.say("Prometheus: %s until the end, with Libra's jobs and rules; docs/dashboards.md has the dashboards for Grafana", server.URL)
+	d.say("Prometheus runs at %s until the end, with Libra's jobs and rules; docs/dashboards.md has the dashboards for Grafana", server.URL)
 	return server, nil
 }
 
@@ -33,7 +33,7 @@ func (d *demo) alerts(ctx context.Context, server *prometheus.Server) ([]string,
 	samples, err := server.Query(ctx, fmt.Sprintf(`count by (alertname) (count_over_time(ALERTS{alertstate="firing"}[%ds]))`,
 		int(time.Since(d.start).Seconds())+1))
 	if err != nil {
-		return nil, fmt.Errorf("which alerts fired: %w", err)
+		return nil, fmt.Errorf("query which alerts fired: %w", err)
 	}
 	var fired []string
 	for _, s := range samples {

@@ -142,7 +142,7 @@ func TestReplayCountsWrongAndFailedAnswers(t *testing.T) {
 	if broken := strings.Join(o.Broken, " "); o.code == 0 || o.Passed || !strings.Contains(broken, "wrong_answers") || !strings.Contains(broken, "failed_requests") {
 		t.Errorf("k6 ended with %d, broken: %v", o.code, o.Broken)
 	}
-	for _, want := range []string{"crc32 is 1, not", "status 503: overloaded", "status 301", "not what a function says"} {
+	for _, want := range []string{"crc32 is 1, not", "status 503: overloaded", "status 301", "not that of a function"} {
 		if !strings.Contains(o.output, want) {
 			t.Errorf("k6 does not say %q:\n%s", want, o.output)
 		}
@@ -302,10 +302,10 @@ func TestScriptsSayWhatIsMissing(t *testing.T) {
 		"no body":          {"burst.js", bodyless, nil, []string{"request 0", "size is -1"}},
 		"no gateway":       {"replay.js", mixed, map[string]string{"GATEWAY": ""}, []string{"GATEWAY is not set"}},
 		"bad gateway":      {"replay.js", mixed, map[string]string{"GATEWAY": "10.0.0.7"}, []string{`GATEWAY is "10.0.0.7"`, "http://10.0.0.7"}},
-		"bad hosts":        {"replay.js", mixed, map[string]string{"HOSTS": "x=y"}, []string{"HOSTS is no JSON", "uploader.default"}},
+		"bad hosts":        {"replay.js", mixed, map[string]string{"HOSTS": "x=y"}, []string{"HOSTS is not JSON", "uploader.default"}},
 		"unknown host":     {"replay.js", mixed, map[string]string{"HOST_HEADER": "", "HOSTS": `{"uploader":"u"}`}, []string{"no Host header for function dnavisualization", "uploader"}},
 		"no corpus":        {"replay.js", mixed[:1], map[string]string{"CORPUS": ""}, []string{"CORPUS is not set", "request 0"}},
-		"another corpus":   {"replay.js", beyond, nil, []string{"not all in CORPUS"}},
+		"another corpus":   {"replay.js", beyond, nil, []string{"CORPUS lacks the input"}},
 		"absent corpus":    {"replay.js", mixed, map[string]string{"CORPUS": "nowhere.bin"}, []string{"CORPUS", "nowhere.bin", "trace schedule"}},
 		"bad number":       {"replay.js", mixed, map[string]string{"VUS": "many"}, []string{`VUS is "many"`, "1 to 5000"}},
 		"bad duration":     {"soak.js", mixed, map[string]string{"DURATION": "5 minutes"}, []string{`DURATION is "5 minutes"`, "30m"}},

@@ -90,7 +90,7 @@ func (g *guest) cases(ctx context.Context, only []string) error {
 			g.say("failed: %v", err)
 			g.tell()
 		} else {
-			g.say("whole %.1f s after the loans; %d requests answered, %d not", o.AwaySecs, o.Answered, o.Unanswered)
+			g.say("whole %.1f s after the end of the loans; %d requests answered, %d not", o.AwaySecs, o.Answered, o.Unanswered)
 		}
 		g.state.Outcomes, g.state.Rebooting = append(g.state.Outcomes, o), false
 		if err := errors.Join(g.save(), g.report(o)); err != nil {
@@ -167,7 +167,7 @@ func (g *guest) try(ctx context.Context, c nodeCase) (o outcome, err error) {
 	// More memory than that harms nobody, and unused memory goes back in time. For minutes after a
 	// container has restarted, the kubelet does not know how much it uses, and so lowers no limit.
 	if len(c.stops) == 0 {
-		err = errors.Join(err, g.eventually(ctx, "the memory that all are owed", memoryLimit, g.memoryBack))
+		err = errors.Join(err, g.eventually(ctx, "all pods' own memory limits", memoryLimit, g.memoryBack))
 	}
 	after, killsErr := oomKills()
 	o.OOMKills = after - kills
@@ -188,13 +188,13 @@ func (g *guest) countRestarts(c nodeCase, before map[string]running, o *outcome)
 // bound but wholeLimit, for a machine that has just booted.
 func (g *guest) judge(ctx context.Context, o *outcome, within time.Duration) error {
 	began := time.Now()
-	if err := g.eventually(ctx, "what all are owed", wholeLimit, g.whole); err != nil {
+	if err := g.eventually(ctx, "all pods to be whole", wholeLimit, g.whole); err != nil {
 		return err
 	}
 	away := time.Since(began)
 	o.AwaySecs = max(o.AwaySecs, away.Seconds())
 	if within > 0 && away > within {
-		return fmt.Errorf("all were whole %.1f s after the loans, not within %v", away.Seconds(), within)
+		return fmt.Errorf("all pods were whole only %.1f s after the end of the loans, not within %v", away.Seconds(), within)
 	}
 	return nil
 }
@@ -203,7 +203,7 @@ func (g *guest) judge(ctx context.Context, o *outcome, within time.Duration) err
 func unharmed(o outcome) error {
 	var errs []error
 	if o.OOMKills > 0 {
-		errs = append(errs, fmt.Errorf("the kernel killed %d processes for want of memory", o.OOMKills))
+		errs = append(errs, fmt.Errorf("the kernel killed %d processes because memory ran out", o.OOMKills))
 	}
 	if o.Restarts > 0 {
 		errs = append(errs, fmt.Errorf("%d containers restarted", o.Restarts))
@@ -228,11 +228,11 @@ func (g *guest) raised() error {
 	}
 	switch {
 	case lends.CPUMilli != donor.owed.CPUMilli-lentMilli:
-		return fmt.Errorf("the donor has %dm", lends.CPUMilli)
+		return fmt.Errorf("the donor has a CPU limit of %dm", lends.CPUMilli)
 	case borrows.CPUMilli != borrower.owed.CPUMilli+lentMilli:
-		return fmt.Errorf("the borrower has %dm", borrows.CPUMilli)
+		return fmt.Errorf("the borrower has a CPU limit of %dm", borrows.CPUMilli)
 	case borrows.MemoryBytes < borrower.owed.MemoryBytes+borrowedMemory:
-		return fmt.Errorf("the borrower has %d MiB", borrows.MemoryBytes/mebibyte)
+		return fmt.Errorf("the borrower has a memory limit of %d MiB", borrows.MemoryBytes/mebibyte)
 	case ceiling.CPUMilli <= first.owed.CPUMilli:
 		return fmt.Errorf("%s has no ceiling above its own %dm", first.name, ceiling.CPUMilli)
 	}
@@ -247,7 +247,7 @@ func (g *guest) inForce() error {
 		return err
 	}
 	if used <= borrower.owed.MemoryBytes {
-		return fmt.Errorf("the borrower uses %d MiB of its own %d", used/mebibyte, borrower.owed.MemoryBytes/mebibyte)
+		return fmt.Errorf("the borrower uses %d MiB, no more than its own %d", used/mebibyte, borrower.owed.MemoryBytes/mebibyte)
 	}
 	for _, f := range []function{first, second} {
 		r := g.running[f.key()]
@@ -270,7 +270,7 @@ func (g *guest) memoryBack(context.Context) error {
 			return err
 		}
 		if limits.MemoryBytes != f.owed.MemoryBytes {
-			return fmt.Errorf("%s has %d MiB of %d", f.name, limits.MemoryBytes/mebibyte, f.owed.MemoryBytes/mebibyte)
+			return fmt.Errorf("%s has a memory limit of %d MiB, not %d", f.name, limits.MemoryBytes/mebibyte, f.owed.MemoryBytes/mebibyte)
 		}
 	}
 	return nil
@@ -294,13 +294,13 @@ func (g *guest) whole(ctx context.Context) error {
 			return err
 		}
 		if f.namespace == donor.namespace && limits.CPUMilli != f.owed.CPUMilli || limits.CPUMilli < f.owed.CPUMilli {
-			errs = append(errs, fmt.Errorf("%s has %dm of %dm", f.name, limits.CPUMilli, f.owed.CPUMilli))
+			errs = append(errs, fmt.Errorf("%s has a CPU limit of %dm, not %dm", f.name, limits.CPUMilli, f.owed.CPUMilli))
 		}
 		if limits.MemoryBytes < f.owed.MemoryBytes {
-			errs = append(errs, fmt.Errorf("%s has %d MiB of %d", f.name, limits.MemoryBytes/mebibyte, f.owed.MemoryBytes/mebibyte))
+			errs = append(errs, fmt.Errorf("%s has a memory limit of %d MiB, not %d", f.name, limits.MemoryBytes/mebibyte, f.owed.MemoryBytes/mebibyte))
 		}
 		if r.weight != 0 && weight != r.weight {
-			errs = append(errs, fmt.Errorf("%s has weight %d of %d", f.name, weight, r.weight))
+			errs = append(errs, fmt.Errorf("%s has the weight %d, not %d", f.name, weight, r.weight))
 		}
 	}
 	return errors.Join(errs...)
@@ -357,7 +357,7 @@ func takeCPU(ctx context.Context, g *guest) (func(context.Context) error, error)
 	return mend, g.eventually(ctx, "another cpuset of the borrower", time.Minute, func(ctx context.Context) error {
 		now, err := g.running[borrower.key()].scope.cpus()
 		if err == nil && now == before {
-			err = fmt.Errorf("it is %q still", now)
+			err = fmt.Errorf("the cpuset is still %q", now)
 		}
 		return err
 	})
@@ -431,7 +431,7 @@ func failProbe(ctx context.Context, g *guest) (func(context.Context) error, erro
 			return err
 		}
 		if g.running[borrower.key()].restarts == before.restarts {
-			return errors.New("it is the container of before")
+			return errors.New("the container has not restarted")
 		}
 		return nil
 	})

@@ -147,7 +147,7 @@ func (g *guest) install(ctx context.Context) error {
 	if _, err := g.kube.CoreV1().ConfigMaps(libraNamespace).Patch(ctx, "config-libra", types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
 		return err
 	}
-	g.say("Libra is in mode full")
+	g.say("set Libra's mode to full")
 	return g.deploy(ctx)
 }
 
@@ -227,7 +227,7 @@ func (g *guest) eventually(ctx context.Context, what string, limit time.Duration
 		return last
 	})
 	if err != nil {
-		return fmt.Errorf("%s: not within %.0f s: %w", what, time.Since(began).Seconds(), last)
+		return fmt.Errorf("waiting for %s: not within %.0f s: %w", what, time.Since(began).Seconds(), last)
 	}
 	return nil
 }

@@ -33,7 +33,7 @@ func findScope(id string) (scope, error) {
 		err = fs.ErrNotExist
 	}
 	if err != nil {
-		return scope{}, fmt.Errorf("cgroup of container %.12q: %w", id, err)
+		return scope{}, fmt.Errorf("find the cgroup of container %.12q: %w", id, err)
 	}
 	return scope{found}, nil
 }
@@ -104,7 +104,7 @@ func (s scope) signal(sig syscall.Signal) error {
 		for _, field := range strings.Fields(string(data)) {
 			pid, err := strconv.Atoi(field)
 			if err != nil || pid <= 1 {
-				return fmt.Errorf("%s lists %q, not a process", dir, field)
+				return fmt.Errorf("%s lists %q, which is not a process", dir, field)
 			}
 			if err := syscall.Kill(pid, sig); err != nil && !errors.Is(err, syscall.ESRCH) {
 				return err
@@ -139,7 +139,7 @@ func readCPUMax(path string) (quota, period int64, err error) {
 	}
 	q, p, _ := strings.Cut(strings.TrimSpace(string(data)), " ")
 	if period, err = strconv.ParseInt(p, 10, 64); err != nil || period <= 0 {
-		return 0, 0, fmt.Errorf("%s is %q, not a quota and a period", path, data)
+		return 0, 0, fmt.Errorf("%s is %q, want a quota and a period", path, data)
 	}
 	if q != "max" {
 		quota, err = strconv.ParseInt(q, 10, 64)

@@ -81,7 +81,7 @@ func (g *guest) startLoad(ctx context.Context) (*load, error) {
 		if ctx.Err() != nil || time.Since(began) > forceLimit {
 			return nil, err
 		}
-		g.say("all begin anew: %v", err)
+		g.say("beginning all invocations again: %v", err)
 	}
 }
 

@@ -48,7 +48,7 @@ func memoryBeyond(ctx context.Context, g *guest) (o outcome, err error) {
 	if o.Answered, o.Unanswered = l.answered, len(l.failed); o.Unanswered > 0 {
 		err = errors.Join(err, fmt.Errorf("%d requests failed, the first: %w", o.Unanswered, l.failed[0]))
 	}
-	err = errors.Join(err, g.judge(ctx, &o, wholeWithin), g.eventually(ctx, "the memory that all are owed", memoryLimit, g.memoryBack))
+	err = errors.Join(err, g.judge(ctx, &o, wholeWithin), g.eventually(ctx, "all pods' own memory limits", memoryLimit, g.memoryBack))
 	after, killsErr := oomKills()
 	o.OOMKills = after - kills
 	g.countRestarts(nodeCase{}, before, &o)
@@ -66,7 +66,7 @@ func (g *guest) tellOfMemory(ctx context.Context) {
 			if err != nil || usedErr != nil || limits.MemoryBytes == last[f] {
 				continue
 			}
-			g.say("%s has %d MiB of memory and uses %d", f.name, limits.MemoryBytes/mebibyte, used/mebibyte)
+			g.say("%s has a memory limit of %d MiB and uses %d", f.name, limits.MemoryBytes/mebibyte, used/mebibyte)
 			last[f] = limits.MemoryBytes
 		}
 	}
@@ -101,22 +101,22 @@ func (g *guest) killStock(ctx context.Context) error {
 	}
 	defer pods.Delete(context.WithoutCancel(ctx), stock.name, metav1.DeleteOptions{GracePeriodSeconds: &grace}) //nolint:errcheck // it is in nobody's way
 	var ip string
-	if err := g.eventually(ctx, "the function of stock", upLimit, func(ctx context.Context) error {
+	if err := g.eventually(ctx, "the stock function", upLimit, func(ctx context.Context) error {
 		pod, err := pods.Get(ctx, stock.name, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
 		if ip = pod.Status.PodIP; ip == "" || pod.Status.Phase != corev1.PodRunning {
-			return fmt.Errorf("its pod is %s", pod.Status.Phase)
+			return fmt.Errorf("its pod is in phase %s", pod.Status.Phase)
 		}
 		return call(ctx, ip, 1, 10*time.Millisecond)
 	}); err != nil {
 		return err
 	}
 	if err := call(ctx, ip, needsMiB, beyondLast); err == nil {
-		return fmt.Errorf("stock used %d MiB of %d", needsMiB, stock.owed.MemoryBytes/mebibyte)
+		return fmt.Errorf("the stock function used %d MiB with a limit of %d, and still answered", needsMiB, stock.owed.MemoryBytes/mebibyte)
 	}
-	return g.eventually(ctx, "the kill of stock", time.Minute, func(ctx context.Context) error {
+	return g.eventually(ctx, "the OOM kill of the stock function", time.Minute, func(ctx context.Context) error {
 		pod, err := pods.Get(ctx, stock.name, metav1.GetOptions{})
 		if err != nil {
 			return err

@@ -66,7 +66,7 @@ func (r results) write(out io.Writer, path string, found map[string][]outcome) e
 
 func (r results) judge() error {
 	if r.Cases == 0 {
-		return errors.New("no case was made")
+		return errors.New("no case was run")
 	}
 	if r.Failed > 0 {
 		return fmt.Errorf("%d of %d cases failed", r.Failed, r.Cases)

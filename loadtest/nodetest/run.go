@@ -123,7 +123,7 @@ func complete(found map[string][]outcome, on []node) error {
 	var errs []error
 	for _, n := range on {
 		if made := len(found[n.kubelet]); made != len(nodeCases) {
-			errs = append(errs, fmt.Errorf("kubelet %s: %d of %d cases were made", n.kubelet, made, len(nodeCases)))
+			errs = append(errs, fmt.Errorf("kubelet %s: %d of %d cases were run", n.kubelet, made, len(nodeCases)))
 		}
 	}
 	return errors.Join(errs...)

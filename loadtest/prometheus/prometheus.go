@@ -32,7 +32,7 @@ const (
 )
 
 // ErrInvalid means that Prometheus refused a query.
-var ErrInvalid = errors.New("a query that is not valid")
+var ErrInvalid = errors.New("the query was refused by Prometheus")
 
 // Options configures a Server. All fields must be set.
 type Options struct {
@@ -120,7 +120,7 @@ func (s *Server) Stop() error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("server ended with %w, and said:\n%s", err, s.output.String())
+	return fmt.Errorf("the Prometheus server ended with %w; its output:\n%s", err, s.output.String())
 }
 
 // configure writes what a user would mount, and adds the kubeconfig, because this server
@@ -142,7 +142,7 @@ func configure(o Options) error {
 	}
 	discovered := []byte("- role: pod\n    namespaces:")
 	if !bytes.Contains(scrape, discovered) {
-		return fmt.Errorf("scrape.yaml has no %q to name the kubeconfig in", discovered)
+		return fmt.Errorf("scrape.yaml has no %q to add the kubeconfig to", discovered)
 	}
 	scrape = bytes.ReplaceAll(scrape, discovered, []byte("- role: pod\n    kubeconfig_file: "+kubeconfig+"\n    namespaces:"))
 	interval := o.Interval.String()
@@ -229,7 +229,7 @@ func (s *Server) get(ctx context.Context, path string, values url.Values, data a
 		Data          json.RawMessage
 	}
 	if err := json.NewDecoder(response.Body).Decode(&answer); err != nil {
-		return fmt.Errorf("%s of Prometheus: %s: %w", path, response.Status, err)
+		return fmt.Errorf("decode the answer of Prometheus to %s: %s: %w", path, response.Status, err)
 	}
 	if answer.Status != "success" {
 		return fmt.Errorf("%w: %s", ErrInvalid, answer.Error)

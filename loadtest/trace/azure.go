@@ -48,7 +48,7 @@ func Load(invocations, durations, memory Source) (Trace, error) {
 		case !known:
 			return drop("no durations")
 		case d.check() != nil:
-			return drop("durations that do not increase")
+			return drop("invalid duration percentiles")
 		}
 		return false
 	})
@@ -174,7 +174,7 @@ func readHeader(s Source, wanted ...string) (*table, error) {
 	}
 	for _, name := range wanted {
 		if _, ok := t.columns[name]; !ok {
-			return nil, fmt.Errorf("%s: no column %s; its columns must be those of the Azure Functions 2019 data set, %s among them",
+			return nil, fmt.Errorf("%s: there is no column %s; the columns must be those of the Azure Functions 2019 data set, including %s",
 				s.Name, name, strings.Join(wanted, ", "))
 		}
 	}
@@ -193,12 +193,12 @@ func (t *table) minutes() (int, []int, error) {
 			first = minute
 		}
 		if minute != first+len(columns) {
-			return 0, nil, fmt.Errorf("%s: column %d is minute %d after %d; the minutes must follow each other", t.name, i+1, minute, first+len(columns)-1)
+			return 0, nil, fmt.Errorf("%s: column %d is minute %d, after minute %d; the minutes must be consecutive", t.name, i+1, minute, first+len(columns)-1)
 		}
 		columns = append(columns, i)
 	}
 	if columns == nil {
-		return 0, nil, fmt.Errorf("%s: no column is named by a number; those of the minutes must be, as in 1, 2, 3 to 1440", t.name)
+		return 0, nil, fmt.Errorf("%s: no column has a number as its name; the columns of the minutes must be named 1, 2, 3 to 1440", t.name)
 	}
 	return first, columns, nil
 }

@@ -47,7 +47,7 @@ func TestLoad(t *testing.T) {
 			{ID: "aa/app1/f1", Trigger: "timer", PerMinute: []int32{1, 2, 1}, Durations: Durations{1, 2, 3, 4, 5, 6, 7}, MemoryMB: 12.5},
 			{ID: "bb/app3/f5", Trigger: "queue", PerMinute: []int32{0, 0, 70000}, Durations: Durations{0, 0, 0.5, 1, 2, 100, 1000}},
 		},
-		Dropped: map[string]int{"never called": 1, "no durations": 1, "durations that do not increase": 1},
+		Dropped: map[string]int{"never called": 1, "no durations": 1, "invalid duration percentiles": 1},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("trace (-want +got):\n%s", diff)
@@ -78,7 +78,7 @@ func TestLoadSaysWhatIsWrong(t *testing.T) {
 		"another file":   {durationsCSV, durationsCSV, memoryCSV, []string{"invocations.csv", "no column Trigger", "HashFunction"}},
 		"empty":          {invocationsCSV, "", memoryCSV, []string{"durations.csv", "empty"}},
 		"no minutes":     {"HashOwner,HashApp,HashFunction,Trigger\n", durationsCSV, memoryCSV, []string{"invocations.csv", "minutes", "1440"}},
-		"missing minute": {strings.Replace(invocationsCSV, "1,2,3", "1,2,4", 1), durationsCSV, memoryCSV, []string{"invocations.csv", "column 7", "minute 4 after 2"}},
+		"missing minute": {strings.Replace(invocationsCSV, "1,2,3", "1,2,4", 1), durationsCSV, memoryCSV, []string{"invocations.csv", "column 7", "minute 4, after minute 2"}},
 		"not a number":   {strings.Replace(invocationsCSV, "0,2,0", "0,x,0", 1), durationsCSV, memoryCSV, []string{"invocations.csv, line 3", `2 is "x"`, "0 or more"}},
 		"negative":       {strings.Replace(invocationsCSV, "0,2,0", "0,-2,0", 1), durationsCSV, memoryCSV, []string{"line 3", `"-2"`}},
 		"memory":         {invocationsCSV, durationsCSV, strings.Replace(memoryCSV, "12.5", "much", 1), []string{"memory.csv, line 2", "AverageAllocatedMb", `"much"`, "a number"}},

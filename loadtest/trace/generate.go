@@ -23,7 +23,7 @@ import (
 // each other.
 func Generate(seed uint64, s Stats, functions, minutes int) (Trace, error) {
 	if functions < 1 || minutes < 1 {
-		return Trace{}, fmt.Errorf("a trace of %d functions and %d minutes; it must be 1 or more of each", functions, minutes)
+		return Trace{}, fmt.Errorf("a trace of %d functions and %d minutes; it must have at least 1 of each", functions, minutes)
 	}
 	t := Trace{First: 1, Minutes: minutes}
 	for i := range functions {

@@ -60,7 +60,7 @@ const maxInline = 64 << 10
 // to.
 func Fill(plan []Invocation, perFunction int, draw Draw, corpus []byte) ([]Entry, []byte, error) {
 	if perFunction < 1 {
-		return nil, nil, fmt.Errorf("%d inputs per function; it must be 1 or more", perFunction)
+		return nil, nil, fmt.Errorf("the number of inputs per function is %d; it must be 1 or more", perFunction)
 	}
 	c := catalogue{
 		draw: draw, perFunction: perFunction, corpus: slices.Clip(corpus),
@@ -139,7 +139,7 @@ func (c *catalogue) sorted(function string) ([]key, error) {
 			return nil, err
 		}
 		if len(in.Body) == 0 {
-			return nil, fmt.Errorf("input %d of %s is empty; those of a function whose demand follows their size must not be", n, function)
+			return nil, fmt.Errorf("input %d of %s is empty; the demand of this function follows the size, so no input may be empty", n, function)
 		}
 		keys = append(keys, k)
 	}

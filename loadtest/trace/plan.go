@@ -47,7 +47,7 @@ func (o Options) check(t Trace) error {
 	add(!(o.PerMinute >= MinPerMinute && o.PerMinute <= MaxPerMinute), "%v requests per minute; it must be %d to %d", o.PerMinute, MinPerMinute, MaxPerMinute)
 	add(o.Length < time.Second || o.Length > 24*time.Hour, "a length of %v; it must be 1s to 24h", o.Length)
 	add(o.From < 0 || o.From > last, "the part begins at minute %d of the trace; it must be 0 to %d", o.From, last)
-	add(o.Minutes < 0 || o.Minutes > t.Minutes-o.From, "a part of %d minutes from %d on; the trace has %d", o.Minutes, o.From, t.Minutes)
+	add(o.Minutes < 0 || o.Minutes > t.Minutes-o.From, "a part of %d minutes from minute %d on; the trace has %d minutes", o.Minutes, o.From, t.Minutes)
 	add(o.Sample < 0, "a sample of %d functions; it must be 0 (all) or more", o.Sample)
 	add(!(o.Skew >= 0 && o.Skew <= 1), "a skew of %v; it must be 0 to 1", o.Skew)
 	add(len(o.Functions) == 0, "no function to call; name at least one of %v", Mixed)
@@ -105,10 +105,10 @@ func Plan(t Trace, o Options) ([]Invocation, error) {
 	}
 	want := int(math.Round(o.PerMinute * o.Length.Minutes()))
 	if want == 0 {
-		return nil, fmt.Errorf("%v requests per minute for %v are less than one; take a greater length or a higher rate", o.PerMinute, o.Length)
+		return nil, fmt.Errorf("%v requests per minute for %v are less than one request; use a greater length or a higher rate", o.PerMinute, o.Length)
 	}
 	if want > available {
-		return nil, fmt.Errorf("minutes %d to %d of the trace have %d invocations, and %v requests per minute for %v are %d; take more minutes or functions of the trace, or a lower rate",
+		return nil, fmt.Errorf("minutes %d to %d of the trace have %d invocations, but %v requests per minute for %v need %d; use more minutes or functions of the trace, or a lower rate",
 			o.From, o.From+o.Minutes-1, available, o.PerMinute, o.Length, want)
 	}
 	var plan []Invocation

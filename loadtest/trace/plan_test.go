@@ -39,7 +39,7 @@ func TestPlanKeepsWhatItWasAsked(t *testing.T) {
 		o := drawOptions(t, tr)
 		plan, err := Plan(tr, o)
 		if err != nil {
-			if !strings.Contains(err.Error(), "take more minutes") {
+			if !strings.Contains(err.Error(), "use more minutes") {
 				t.Fatal(err)
 			}
 			return // this part of the trace has too few
@@ -211,7 +211,7 @@ func TestPlanSaysAllThatIsWrong(t *testing.T) {
 		t.Errorf("a plan of no request: %v", err)
 	}
 	_, err = Plan(tr, Options{PerMinute: 120, Length: time.Minute, Functions: Mixed})
-	if err == nil || !strings.Contains(err.Error(), "10 invocations") || !strings.Contains(err.Error(), "are 120") {
+	if err == nil || !strings.Contains(err.Error(), "10 invocations") || !strings.Contains(err.Error(), "need 120") {
 		t.Errorf("a trace with too few calls: %v", err)
 	}
 }

@@ -74,7 +74,7 @@ var durationRanks = [len(Durations{})]float64{0, 0.01, 0.25, 0.50, 0.75, 0.99, 1
 
 func (d Durations) check() error {
 	if d[0] < 0 || math.IsInf(d[6], 0) || !slices.IsSorted(d[:]) || slices.ContainsFunc(d[:], math.IsNaN) {
-		return fmt.Errorf("duration percentiles are %v; they must be 0 or more, and none below the one before", d)
+		return fmt.Errorf("duration percentiles are %v; they must be 0 or more, finite, and must not decrease", d)
 	}
 	return nil
 }

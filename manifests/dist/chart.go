@@ -236,11 +236,11 @@ func withoutWithJob(job map[string]any) error {
 func markResources(fields map[string]any, part string, all map[string]any) error {
 	found := containers(fields)
 	if len(found) != 1 {
-		return fmt.Errorf("it has %d containers, and resources.%s are of one", len(found), part)
+		return fmt.Errorf("it has %d containers, want one for resources.%s", len(found), part)
 	}
 	resources := found[0]["resources"]
 	if of, ok := all[part]; ok && !reflect.DeepEqual(of, resources) {
-		return fmt.Errorf("its resources %v differ from %v, and both are resources.%s", resources, of, part)
+		return fmt.Errorf("its resources %v differ from %v, but resources.%s are for both", resources, of, part)
 	}
 	all[part], found[0]["resources"] = resources, resourcesMark+part
 	return nil

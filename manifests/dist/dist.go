@@ -33,10 +33,10 @@ type Release struct {
 func (r Release) Validate() error {
 	var errs []error
 	if v, err := version.ParseSemantic(r.Version); err != nil || v.String() != r.Version {
-		errs = append(errs, fmt.Errorf("version %q: want a semantic version without a v, as 0.1.0 or 0.2.0-rc.1", r.Version))
+		errs = append(errs, fmt.Errorf("version %q: want a semantic version without a v, such as 0.1.0 or 0.2.0-rc.1", r.Version))
 	}
 	if u, err := url.Parse(r.Downloads); err != nil || u.Scheme != "https" || u.Host == "" {
-		errs = append(errs, fmt.Errorf("downloads %q: want an https URL, as https://example.com/libra/0.1.0", r.Downloads))
+		errs = append(errs, fmt.Errorf("downloads %q: want an https URL, such as https://example.com/libra/0.1.0", r.Downloads))
 	}
 	if _, err := os.Stat(filepath.Join(r.Root, "manifests")); err != nil {
 		errs = append(errs, fmt.Errorf("no folder manifests in %q: want the root of the repository", r.Root))

@@ -22,7 +22,7 @@ var reference = regexp.MustCompile(`^[a-z0-9][a-zA-Z0-9._:/-]*@sha256:[0-9a-f]{6
 func ReadImages(path string) (Images, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
-		return nil, fmt.Errorf("images: %w; `bin/box release` writes the file", err)
+		return nil, fmt.Errorf("reading the images, which `bin/box release` writes: %w", err)
 	}
 	var images Images
 	if err := json.Unmarshal(data, &images); err != nil {

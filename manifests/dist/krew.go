@@ -34,7 +34,7 @@ func krewManifest(version, downloads string, archives map[platform][]byte) ([]by
 			"version":          "v" + version,
 			"homepage":         "https://libra.dev/libra",
 			"shortDescription": "See what Libra lends to Knative functions",
-			"description":      "See what Libra lends to each Knative function and why, change how far it goes, and take it off.\n",
+			"description":      "See what Libra lends to each Knative function and why, change how far it goes, and remove it.\n",
 			"platforms":        downloadable,
 		},
 	})

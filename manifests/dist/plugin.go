@@ -32,7 +32,7 @@ func archiveName(version string, p platform) string {
 func pluginArchive(ctx context.Context, root string, p platform, version string) ([]byte, error) {
 	program, err := buildPlugin(ctx, root, p, version)
 	if err != nil {
-		return nil, fmt.Errorf("build the plugin for %s: %w", p, err)
+		return nil, fmt.Errorf("building the plugin for %s: %w", p, err)
 	}
 	licence, err := os.ReadFile(filepath.Join(root, "LICENSE"))
 	if err != nil {

@@ -31,16 +31,16 @@ type file struct {
 
 // files are in the order in which they are applied.
 var files = []file{
-	{"libra.yaml", "manifests/base/core", "All of Libra but its predictor and its activator."},
-	{"libra-predictor-kserve.yaml", "manifests/base/predictor", "Libra's predictor, served by KServe. It wants libra.yaml."},
-	{"libra-predictor-plain.yaml", "manifests/predictor-plain", "Libra's predictor, for clusters without KServe. It wants libra.yaml."},
-	{"libra-activator.yaml", "manifests/activator", "A Job that puts Libra's activator in the place of Knative's, and what that may do. It wants libra.yaml."},
-	{"libra-uninstall.yaml", "manifests/uninstall", "A Job that takes Libra off, and itself."},
-	{"libra-check.yaml", "manifests/check", "A Job that looks at a cluster, before Libra is there or after."},
-	{"libra-namespace-opt-in.yaml", "manifests/components/namespace-opt-in", "Opts the functions of labelled namespaces in. It wants libra.yaml."},
-	{"libra-scheduler.yaml", "manifests/scheduler", "Libra's scheduler, for functions that ask for it. It wants libra.yaml."},
-	{"libra-monitoring.yaml", "dashboards/operator", "Dashboards for Grafana, and rules and monitors for the Prometheus Operator. It wants libra.yaml."},
-	{"libra-samples.yaml", "manifests/samples", "Two functions, and a Job that sends requests to them for half an hour. It wants libra.yaml and libra-activator.yaml."},
+	{"libra.yaml", "manifests/base/core", "All of Libra except its predictor and its activator."},
+	{"libra-predictor-kserve.yaml", "manifests/base/predictor", "Libra's predictor, served by KServe. It needs libra.yaml."},
+	{"libra-predictor-plain.yaml", "manifests/predictor-plain", "Libra's predictor, for clusters without KServe. It needs libra.yaml."},
+	{"libra-activator.yaml", "manifests/activator", "A Job that puts Libra's activator in the place of Knative's, and its rights. It needs libra.yaml."},
+	{"libra-uninstall.yaml", "manifests/uninstall", "A Job that removes Libra, and then itself."},
+	{"libra-check.yaml", "manifests/check", "A Job that checks a cluster, before or after Libra is installed."},
+	{"libra-namespace-opt-in.yaml", "manifests/components/namespace-opt-in", "Opts the functions of labelled namespaces in. It needs libra.yaml."},
+	{"libra-scheduler.yaml", "manifests/scheduler", "Libra's scheduler, for functions that ask for it. It needs libra.yaml."},
+	{"libra-monitoring.yaml", "dashboards/operator", "Dashboards for Grafana, and rules and monitors for the Prometheus Operator. It needs libra.yaml."},
+	{"libra-samples.yaml", "manifests/samples", "Two functions, and a Job that sends requests to them for half an hour. It needs libra.yaml and libra-activator.yaml."},
 }
 
 // render returns the content of the file.

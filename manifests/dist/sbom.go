@@ -37,7 +37,7 @@ type Component struct {
 func ReadComponents(path string) (Components, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
-		return Components{}, fmt.Errorf("components: %w; `bin/box release` writes the file", err)
+		return Components{}, fmt.Errorf("reading the components, which `bin/box release` writes: %w", err)
 	}
 	var c Components
 	if err := json.Unmarshal(data, &c); err != nil {

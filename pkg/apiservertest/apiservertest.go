@@ -90,7 +90,7 @@ func Binaries(t *testing.T) string {
 	assets := t.TempDir()
 	switch err := Link(filepath.Join(cache, "bin", "kubelite"), assets); {
 	case errors.Is(err, fs.ErrNotExist):
-		t.Skip("There is no API server to start: set KUBEBUILDER_ASSETS to a folder with etcd and kube-apiserver, or have `make box-build` make the box's")
+		t.Skip("There is no API server to start: set KUBEBUILDER_ASSETS to a folder with etcd and kube-apiserver, or run `make box-build`")
 	case err != nil:
 		t.Fatal(err)
 	}

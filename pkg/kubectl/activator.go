@@ -35,8 +35,8 @@ func newActivatorInstall(o *options) *cobra.Command {
 		Short: "Have Knative's Deployment run Libra's activator",
 		Long: `Have Knative's Deployment run Libra's activator.
 
-The annotation ` + swap.StockImageAnnotation + ` keeps the stock image. If the new pods do not become ready,
-the command puts back what ran before. Run it again after an upgrade of Knative, which brings back the stock activator.`,
+The annotation ` + swap.StockImageAnnotation + ` records the stock image. If the new pods do not become ready,
+the command restores the previous image. Run it again after an upgrade of Knative, which brings back the stock activator.`,
 		Example: "  kubectl libra activator install --image registry.example.com/libra-activator@sha256:...",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -51,7 +51,7 @@ the command puts back what ran before. Run it again after an upgrade of Knative,
 		},
 	}
 	cmd.Flags().StringVar(&image, "image", "", "image of Libra's activator")
-	cmd.Flags().StringVar(&pod, "image-of-pod", "", "pod from whose container "+swap.LibraName+" to take the image, as the Job in libra-activator.yaml does")
+	cmd.Flags().StringVar(&pod, "image-of-pod", "", "pod whose container "+swap.LibraName+" has the image to install; the Job of libra-activator.yaml uses this")
 	swapFlags(cmd, &s)
 	return cmd
 }
@@ -91,7 +91,7 @@ func (o *options) swapper(s *swap.Swap) (err error) {
 // imageToInstall returns the image that is named, or that of the named pod.
 func (o *options) imageToInstall(ctx context.Context, kube client.Client, image, pod string) (string, error) {
 	if (image == "") == (pod == "") {
-		return "", errors.New("which image? Name it with --image, or a pod that has it with --image-of-pod")
+		return "", errors.New("want exactly one of --image, which names the image, and --image-of-pod, which names a pod that has it")
 	}
 	if image != "" {
 		return image, nil

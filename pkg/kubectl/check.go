@@ -62,15 +62,15 @@ func newCheck(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "check",
 		GroupID: groupInstall,
-		Short:   "Look for what keeps Libra from working, or from working safely",
-		Long: `Look for what would keep Libra from working on this cluster, or let it do harm there, and say how to fix it.
+		Short:   "Look for problems that keep Libra from working, or from working safely",
+		Long: `Look for problems that would keep Libra from working on this cluster, or let it do harm there, and say how to fix them.
 
 The command only reads, and works before and after Libra is installed. It exits with 1 if it finds an error, and with 2
-if it could not look.`,
+if it could not check anything.`,
 		Example: `  # the cluster, and the functions in all namespaces
   kubectl libra check --all-namespaces
 
-  # also what is fine, one line each
+  # also the findings that are ok, one line each
   kubectl libra check -n shop -o wide`,
 		Args: func(cmd *cobra.Command, args []string) error { return notChecked(cobra.NoArgs(cmd, args)) },
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -97,7 +97,7 @@ if it could not look.`,
 	flags := cmd.Flags()
 	flags.StringVarP(&f.output, "output", "o", f.output, "one of "+strings.Join(checkFormats, ", "))
 	flags.BoolVarP(&f.all, "all-namespaces", "A", false, "look at functions in all namespaces")
-	flags.BoolVar(&f.beforeInstall, "before-install", false, "do not look at Libra's own parts, even if there are any")
+	flags.BoolVar(&f.beforeInstall, "before-install", false, "do not look at Libra's own parts, even if Libra is installed")
 	flags.DurationVar(&f.timeout, "timeout", f.timeout, "how long each check may take")
 	return cmd
 }
@@ -136,7 +136,7 @@ func (r checkReport) count(of check.Severity) (n int) {
 func (o *options) check(cmd *cobra.Command, f checkFlags) (checkReport, error) {
 	config, err := o.flags.ToRESTConfig()
 	if err != nil {
-		return checkReport{}, fmt.Errorf("no cluster to talk to: %w", err)
+		return checkReport{}, fmt.Errorf("loading the client configuration: %w", err)
 	}
 	namespace := ""
 	if !f.all {
@@ -190,7 +190,7 @@ func (r checkReport) table(to io.Writer, wide bool) error {
 	remedies, of := r.remedies()
 	for i, remedy := range remedies {
 		if i == 0 {
-			text.WriteString("\nWhat to type, or to add:\n")
+			text.WriteString("\nCommands to run, or lines to add:\n")
 		}
 		fmt.Fprintf(text, "\n# %s\n%s\n", strings.Join(of[remedy], "; "), remedy)
 	}

@@ -82,7 +82,7 @@ var sample = checkReport{Installed: true, Findings: []check.Finding{
 
 func TestCheckPrints(t *testing.T) {
 	const below = `
-What to type, or to add:
+Commands to run, or lines to add:
 
 # settings, configmap libra-system/config-libra
 kubectl edit <x> && true

@@ -48,7 +48,7 @@ func findDebts(ctx context.Context, kube client.Client, pods []corev1.Pod) (debt
 		}
 		if revision == nil {
 			row.failed = true
-			row.Result = fmt.Sprintf("its Revision %q is gone, so what it is owed is not known: delete the pod", pod.Labels[serving.RevisionLabelKey])
+			row.Result = fmt.Sprintf("its Revision %q is gone, so the limits that it is owed are not known: delete the pod", pod.Labels[serving.RevisionLabelKey])
 			rows = append(rows, row)
 			continue
 		}
@@ -61,7 +61,7 @@ func findDebts(ctx context.Context, kube client.Client, pods []corev1.Pod) (debt
 		case !d.Due.IsZero():
 			debts = append(debts, &owing{d, pod, row})
 		case d.Late:
-			row.failed, row.Result = true, "asked for before, but not in force: "+whyPending(pod)
+			row.failed, row.Result = true, "requested earlier, but not in force: "+whyPending(pod)
 			rows = append(rows, row)
 		}
 	}
@@ -86,7 +86,7 @@ func (d *owing) restore(ctx context.Context, kube client.Client, run dryRun, lim
 			return false
 		}
 		if err != nil {
-			d.row.failed, d.row.Result = true, fmt.Sprintf("refused: %v", err)
+			d.row.failed, d.row.Result = true, fmt.Sprintf("failed: %v", err)
 			return false
 		}
 	}
@@ -135,14 +135,14 @@ func (d *owing) look(ctx context.Context, kube client.Client, limits api.Resourc
 // gone notes that the pod no longer exists, and so is owed nothing.
 func (d *owing) gone() {
 	d.Due = api.Resources{}
-	d.row.Result = "it is gone meanwhile"
+	d.row.Result = "the pod is gone"
 }
 
 // whyPending returns what the kubelet says about a resize that it has not done.
 func whyPending(pod *corev1.Pod) string {
 	for _, c := range pod.Status.Conditions {
 		if (c.Type == corev1.PodResizePending || c.Type == corev1.PodResizeInProgress) && c.Status == corev1.ConditionTrue && c.Message != "" {
-			return fmt.Sprintf("the kubelet says %s: %s; it tries again when less is in use, and deleting the pod is the other way", c.Reason, c.Message)
+			return fmt.Sprintf("the kubelet says %s: %s; it tries again when less is in use, or you can delete the pod", c.Reason, c.Message)
 		}
 	}
 	return fmt.Sprintf("look at `kubectl -n %s describe pod %s`", pod.Namespace, pod.Name)

@@ -27,7 +27,7 @@ func (f *changeFlags) addFlags(cmd *cobra.Command, timeout time.Duration, until 
 
 func (f *changeFlags) check() error {
 	if f.timeout < 0 {
-		return fmt.Errorf("--timeout is %v, want 0s, for no wait, or more", f.timeout)
+		return fmt.Errorf("--timeout is %v, want 0s, which does not wait, or more", f.timeout)
 	}
 	return errors.Join(f.output.check(), f.dryRun.check())
 }

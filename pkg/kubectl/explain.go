@@ -34,15 +34,15 @@ func newExplain(o *options) *cobra.Command {
 		Use:     "explain SERVICE",
 		Short:   "Explain what a request would get, and why",
 		GroupID: groupSee,
-		Long: `Explain what a request to a Service's latest ready revision would get, and why: what it is owed, the mode and the
-source, what the predictor says for the size of its input, and what follows for CPU and memory.
+		Long: `Explain what a request to a Service's latest ready revision would get, and why: its user allocation, the mode and the
+source, the prediction for the size of its input, and the result for CPU and memory.
 
-The command asks the predictor through a forwarded port, which takes the right to create pods/portforward in the
-namespace libra-system. It leaves out what only the activator knows: what else is in the pod, and whether its container
-is warm.
+The command asks the predictor through a forwarded port, which needs the right to create pods/portforward in the
+namespace libra-system. It leaves out what only the activator knows: which other requests are in the pod, and whether its
+container is warm.
 
 With --request it explains a past request: what it got, and why. Each activator keeps its last 8,192 requests. The
-command asks the activators through a forwarded port, which takes the right to create pods/portforward in the namespace
+command asks the activators through a forwarded port, which needs the right to create pods/portforward in the namespace
 knative-serving.`,
 		Example: `  # a request whose size is not known
   kubectl libra explain thumb -n shop
@@ -127,7 +127,7 @@ func explain(ctx context.Context, kube client.Client, to forward, service client
 	if err != nil {
 		return nil, err
 	}
-	switch e.ModeBy = "mode of ConfigMap config-libra"; {
+	switch e.ModeBy = "mode in ConfigMap config-libra, or its default"; {
 	case policy.Mode != "":
 		e.ModeBy = "the namespace's HarvestPolicy"
 	case cluster.Mode != "":
@@ -136,7 +136,7 @@ func explain(ctx context.Context, kube client.Client, to forward, service client
 	if asked, ok := revision.Annotations[api.ModeAnnotation]; ok {
 		e.ModeBy = "the annotation " + api.ModeAnnotation
 		if api.Mode(asked) != e.Mode {
-			e.ModeBy = fmt.Sprintf("%s says %.64q, and the most that the cluster or the namespace lets it have is %s", e.ModeBy, asked, of.MaxMode)
+			e.ModeBy = fmt.Sprintf("%s says %.64q, but the cluster and the namespace allow only modes up to %s", e.ModeBy, asked, of.MaxMode)
 		}
 	}
 	if e.Domain, e.DomainBy = of.Domain, clustersPolicy; policy.Domain != "" {
@@ -169,7 +169,7 @@ func latestReady(ctx context.Context, kube client.Client, name client.ObjectKey)
 		return nil, fmt.Errorf("reading Service %s: %w", name, err)
 	}
 	if service.Status.LatestReadyRevisionName == "" {
-		return nil, fmt.Errorf("service %s has no revision that is ready: look at `kubectl -n %s get revisions`", name, name.Namespace)
+		return nil, fmt.Errorf("service %s has no ready revision: look at `kubectl -n %s get revisions`", name, name.Namespace)
 	}
 	revision := &servingv1.Revision{}
 	if err := kube.Get(ctx, client.ObjectKey{Namespace: name.Namespace, Name: service.Status.LatestReadyRevisionName}, revision); err != nil {
@@ -219,7 +219,7 @@ func (e *explanation) place(ctx context.Context, kube client.Client, revision *s
 		milli, _ := ceiling.Of(pod, api.FromList(revision.Spec.GetContainer().Resources.Limits).CPUMilli, node.Status.Allocatable.Cpu().MilliValue(), of)
 		e.Nodes = append(e.Nodes, nodeCeiling{Node: node.Name, Source: source, CeilingMilliCores: milli})
 	}
-	switch e.SourceBy = "source of ConfigMap config-libra"; {
+	switch e.SourceBy = "source in ConfigMap config-libra, or its default"; {
 	case by == "namespace" && policy.Source != "":
 		e.SourceBy = "the namespace's HarvestPolicy"
 	case by != "":

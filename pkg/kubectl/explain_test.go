@@ -164,7 +164,7 @@ func TestExplainRefuses(t *testing.T) {
 		want    string
 	}{
 		"no Service":   {nil, "reading Service shop/thumb"},
-		"no revision":  {[]client.Object{&servingv1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "thumb"}}}, "has no revision that is ready"},
+		"no revision":  {[]client.Object{&servingv1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "thumb"}}}, "has no ready revision"},
 		"not opted in": {optedOut, "has not opted in"},
 	} {
 		if _, err := explain(t.Context(), cluster(tc.objects...), nil, client.ObjectKey{Namespace: "shop", Name: "thumb"}, 1, time.Now()); err == nil || !strings.Contains(err.Error(), tc.want) {

@@ -101,22 +101,22 @@ func (e *explanation) predict(ctx context.Context, kube client.Client, to forwar
 
 // becauseOf has a sentence for each reason of a role.
 var becauseOf = map[string]string{
-	"mode":                "the mode withholds the rest",
-	"no_prediction":       "there is no prediction, so it runs with what it is owed",
-	"concurrency":         "its containerConcurrency is 0, so that any number may be in its pod",
-	"copy":                "it is a copy that the duplicator sends requests to",
-	"cluster_ip":          "the activator reaches the function's pods by ClusterIP alone, and does not know which it was",
+	"mode":                "the mode allows no more",
+	"no_prediction":       "there is no prediction for it, so it lends nothing",
+	"concurrency":         "its containerConcurrency is 0, so its pod may have any number of requests",
+	"copy":                "its revision is a copy, to which the duplicator sends requests",
+	"cluster_ip":          "the activator reaches the function's pods only through a ClusterIP, and does not know which pod had the request",
 	"pod_unknown":         "the activator did not know its pod",
-	"too_many_in_flight":  "too many were in flight to tell of each",
-	"not_in_path":         "requests can reach the function's pods past the activator, so that it lends nothing",
-	"queue_proxy_limits":  "queue-proxy has limits, so that the pod's own would bind",
-	"no_limits":           "its container has no limits, so that nothing is owed",
-	"connection_upgraded": "it upgraded its connection, and is not a request with its response",
-	"cold_start":          "it came before its container had started",
-	"first_in_container":  "it was the first in its container, which may still have had to start up",
+	"too_many_in_flight":  "too many requests were in flight to report each of them",
+	"not_in_path":         "requests can go past the activator to the function's pods, so the function lends nothing",
+	"queue_proxy_limits":  "queue-proxy has limits, so the pod's own quota would bind",
+	"no_limits":           "its container has no limits, so it is owed nothing",
+	"connection_upgraded": "it asked to upgrade its connection, which can then carry more than one request",
+	"cold_start":          "it arrived before its container had started",
+	"first_in_container":  "its container had served no request yet, and may still have been starting up",
 }
 
-const underNode = "under the source node CPU is not lent: the kernel's weights and the ceiling say who has it"
+const underNode = "under the source node, CPU is not lent: weights and the ceiling decide how much the pod gets"
 
 func (e *explanation) document() document {
 	table := newTable("what", "is", "because")
@@ -130,9 +130,9 @@ func (e *explanation) document() document {
 	path, because := "always in the path", "target-burst-capacity is -1"
 	switch {
 	case e.Bypass != nil:
-		path, because = "can be passed by", e.Bypass.Error()
+		path, because = "can be bypassed", e.Bypass.Error()
 	case e.Bypassed:
-		path, because = "in the path since a moment ago", "config-autoscaler was changed, and requests that went past it may still run"
+		path, because = "in the path now", "config-autoscaler was changed recently, so requests that went past the activator may still run"
 	}
 	addRow(table, "activator", path, because)
 	size := "not known"
@@ -143,15 +143,15 @@ func (e *explanation) document() document {
 	e.addPrediction(table)
 	for _, n := range e.Nodes {
 		if n.Source == api.SourceNode && e.Mode == api.ModeFull {
-			addRow(table, "ceiling on "+n.Node, fmt.Sprintf("%dm", n.CeilingMilliCores), "what the node can give, and "+api.MaxCPUAnnotation)
+			addRow(table, "ceiling on "+n.Node, fmt.Sprintf("%dm", n.CeilingMilliCores), "what the node can give, up to "+api.MaxCPUAnnotation+" or else maxCPU in a HarvestPolicy")
 		} else if n.Source == api.SourceNode {
-			addRow(table, "ceiling on "+n.Node, fmt.Sprintf("%dm", e.Allocation.CPUMilli), fmt.Sprintf("only in the mode full is it more: %dm", n.CeilingMilliCores))
+			addRow(table, "ceiling on "+n.Node, fmt.Sprintf("%dm", e.Allocation.CPUMilli), fmt.Sprintf("in the mode full it would be %dm", n.CeilingMilliCores))
 		}
 	}
 	because = becauseOf[e.Reason]
 	switch {
 	case e.Quick:
-		because = "it is over so soon that it is not reported"
+		because = "it is predicted to end so soon that few requests like it are reported to the pool"
 	case e.Source == api.SourceNode && e.Mode != api.ModeObserve:
 		because = strings.Join(nonEmpty(because, underNode), "; ")
 	}
@@ -175,7 +175,7 @@ func (e *explanation) addPrediction(table *metav1.Table) {
 // addPrediction adds what was predicted, why, and what follows from it.
 func addPrediction(table *metav1.Table, p *predict.Prediction, couldLend, wouldBorrow api.Resources, because string) {
 	if p.Beyond {
-		because = "the input is larger than all that were learned from"
+		because = "the input is larger than any that the predictor has learned from"
 	}
 	addRow(table, "predicted CPU", fmt.Sprintf("%dm", p.Demand.CPUMilli), because)
 	addRow(table, "predicted memory", fmt.Sprintf("%dMi", p.Demand.MemoryBytes>>20), "")
@@ -183,13 +183,13 @@ func addPrediction(table *metav1.Table, p *predict.Prediction, couldLend, wouldB
 	of := func(surplus, want int64, in string) (string, string) {
 		switch {
 		case want <= 0 && p.Beyond:
-			return "neither", "nobody knows that such an input needs no more, so nothing is lent"
+			return "neither", "an input of this size may need more than is predicted, so nothing is lent"
 		case want > 0:
-			return "borrower", fmt.Sprintf("it could use %d%s beyond its own", want, in)
+			return "borrower", fmt.Sprintf("it could use %d%s beyond its allocation", want, in)
 		case surplus > 0:
 			return "donor", fmt.Sprintf("it could spare %d%s", surplus, in)
 		}
-		return "neither", "what is predicted, with room to spare, or what is kept, is about its own; or it is too short to pay"
+		return "neither", "its need is about its allocation, a loan would be too short to pay, or it can neither lend nor borrow: the role may say why"
 	}
 	is, why := of(couldLend.CPUMilli, wouldBorrow.CPUMilli, "m")
 	addRow(table, "CPU", is, why)

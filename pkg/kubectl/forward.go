@@ -32,7 +32,7 @@ func (o *options) forward(ctx context.Context, pod *corev1.Pod, port int32) (*ur
 	select {
 	case <-ready:
 	case err := <-ended:
-		return nil, nil, fmt.Errorf("forwarding a port to pod %s/%s: %w; it takes the right to create pods/portforward in namespace %s", pod.Namespace, pod.Name, err, pod.Namespace)
+		return nil, nil, fmt.Errorf("forwarding a port to pod %s/%s, which needs the right to create pods/portforward in namespace %s: %w", pod.Namespace, pod.Name, pod.Namespace, err)
 	case <-ctx.Done():
 		close(stop)
 		return nil, nil, fmt.Errorf("forwarding a port to pod %s/%s: %w", pod.Namespace, pod.Name, ctx.Err())
@@ -59,7 +59,7 @@ func (to forward) named(ctx context.Context, pod *corev1.Pod, name string) (*url
 func (o *options) dialer(pod *corev1.Pod) (httpstream.Dialer, error) {
 	config, err := o.flags.ToRESTConfig()
 	if err != nil {
-		return nil, fmt.Errorf("no cluster to talk to: %w", err)
+		return nil, fmt.Errorf("loading the client configuration: %w", err)
 	}
 	clients, err := kubernetes.NewForConfig(config)
 	if err != nil {
@@ -88,5 +88,5 @@ func portOf(pod *corev1.Pod, name string) (int32, error) {
 			}
 		}
 	}
-	return 0, fmt.Errorf("pod %s/%s has no port with the name %s: is it of another version than this plugin?", pod.Namespace, pod.Name, name)
+	return 0, fmt.Errorf("pod %s/%s has no port named %s: its version may differ from this plugin's", pod.Namespace, pod.Name, name)
 }

@@ -48,10 +48,10 @@ func scrape(ctx context.Context, base *url.URL) (families, error) {
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	found, err := parser.TextToMetricFamilies(io.LimitReader(response.Body, mostMetrics))
 	if err != nil {
-		return nil, fmt.Errorf("reading metrics: %w", err)
+		return nil, fmt.Errorf("parsing the metrics: %w", err)
 	}
 	if _, ok := found["libra_agent_open"]; !ok {
-		return nil, fmt.Errorf("there is no libra_agent_open among %d metrics: has the agent begun just now, or another version than this plugin?", len(found))
+		return nil, fmt.Errorf("there is no libra_agent_open among %d metrics: the agent may have just started, or its version may differ from this plugin's", len(found))
 	}
 	return found, nil
 }

@@ -87,12 +87,12 @@ and without a rollout: kubectl libra mode --all observe is the emergency stop.`,
 			}
 			if f.all {
 				if len(args) > 1 {
-					return errors.New("--all is for all functions, so there is no SERVICE with it")
+					return errors.New("--all is for all functions: leave SERVICE out")
 				}
 				return o.setMaxMode(cmd.Context(), kube, f, to)
 			}
 			if len(args) == 1 && !cmd.Flags().Changed("namespace") {
-				return fmt.Errorf("whose mode? Want kubectl libra mode SERVICE %s, or -n NAMESPACE for all its functions, or --all", to)
+				return fmt.Errorf("no functions: name a Service, as in kubectl libra mode SERVICE %s, or use -n NAMESPACE for all its functions, or --all", to)
 			}
 			namespace, err := o.namespace()
 			if err != nil {
@@ -120,7 +120,7 @@ func optedInService(ctx context.Context, kube client.Client, key client.ObjectKe
 		return nil, fmt.Errorf("reading Service %s: %w", key, err)
 	}
 	if !api.OptedIn(service.Spec.Template.Labels) {
-		return nil, fmt.Errorf("service %s has not opted in, so a mode means nothing to it: set the label %s: %q on its spec.template first", key, api.EnabledLabel, api.EnabledValue)
+		return nil, fmt.Errorf("service %s has not opted in, so a mode has no effect on it: set the label %s: %q on its spec.template first", key, api.EnabledLabel, api.EnabledValue)
 	}
 	return service, nil
 }
@@ -161,7 +161,7 @@ func (o *options) setServiceMode(ctx context.Context, kube client.Client, f mode
 		return err
 	}
 	if c.failed {
-		return fmt.Errorf("the Service does not have the mode %s in force: see RESULT", to)
+		return fmt.Errorf("the mode %s is not in force for the Service: see RESULT", to)
 	}
 	return nil
 }
@@ -182,23 +182,23 @@ func setMode(ctx context.Context, kube client.Client, run dryRun, service *servi
 	c.InForce = string(of.ModeOf(annotations))
 	switch {
 	case c.Was == to:
-		c.Revision, c.Result = service.Status.LatestReadyRevisionName, "it was so before"
+		c.Revision, c.Result = service.Status.LatestReadyRevisionName, "unchanged"
 		return c, false
 	case service.Spec.Template.Name != "":
 		c.failed = true
-		c.Result = fmt.Sprintf("refused: its template names the revision %s, and a change needs another name; set the annotation %s and spec.template.metadata.name in one patch", service.Spec.Template.Name, api.ModeAnnotation)
+		c.Result = fmt.Sprintf("refused: its template names the revision %s, and a change needs a new name; set the annotation %s and spec.template.metadata.name in one patch", service.Spec.Template.Name, api.ModeAnnotation)
 		return c, false
 	case run.sends():
 		if err := kube.Patch(ctx, service, mergePatch(map[string]any{"spec": map[string]any{"template": map[string]any{
 			"metadata": map[string]any{"annotations": map[string]any{api.ModeAnnotation: value}}}}}), client.FieldOwner(fieldOwner)); err != nil {
-			c.failed, c.Result = true, fmt.Sprintf("refused: %v", err)
+			c.failed, c.Result = true, fmt.Sprintf("failed: %v", err)
 			return c, false
 		}
 	}
 	c.Changed = run.changes()
-	c.Result = "a new revision is to come" + run.suffix()
+	c.Result = "Knative makes a new revision" + run.suffix()
 	if to != modeDefault && c.InForce != to {
-		c.Result += fmt.Sprintf("; the cluster or the namespace lets it have no more than %s", of.MaxMode)
+		c.Result += fmt.Sprintf("; the cluster or the namespace allows it no more than %s", of.MaxMode)
 	}
 	return c, true
 }
@@ -216,7 +216,7 @@ func (o *options) setMaxMode(ctx context.Context, kube client.Client, f modeFlag
 	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: settings.Namespace, Name: settings.ConfigMap}}
 	err := kube.Get(ctx, client.ObjectKeyFromObject(cm), cm)
 	if apierrors.IsNotFound(err) {
-		return fmt.Errorf("there is no ConfigMap %s/%s, so Libra is not installed, and changes nothing: `kubectl libra check` says what is there", settings.Namespace, settings.ConfigMap)
+		return fmt.Errorf("there is no ConfigMap %s/%s, so Libra is not installed, or changes nothing: `kubectl libra check` says what is missing", settings.Namespace, settings.ConfigMap)
 	} else if err != nil {
 		return fmt.Errorf("reading the settings: %w", err)
 	}
@@ -225,7 +225,7 @@ func (o *options) setMaxMode(ctx context.Context, kube client.Client, f modeFlag
 		d.Was = was
 	}
 	if d.Was == to {
-		d.Result = "it was so before"
+		d.Result = "unchanged"
 		return f.printMaxMode(o, d)
 	}
 	var value any
@@ -252,7 +252,7 @@ func (f modeFlags) printMaxMode(o *options, d *maxModeDocument) error {
 	addRow(table, maxModeKey, d.Was, d.MaxMode, d.Result)
 	var notes []string
 	if d.Changed {
-		notes = append(notes, "The way back: kubectl libra mode --all "+d.Was)
+		notes = append(notes, "To undo this: kubectl libra mode --all "+d.Was)
 	}
 	return f.print(o.Out, document{kind: "MaxMode", data: d, tables: []*metav1.Table{table}, notes: notes})
 }

@@ -60,12 +60,12 @@ func (p *plane) modes() {
 	p.do(p.client.Update(p.Context(), other))
 
 	for _, strategy := range []string{"client", "server"} {
-		p.prints("a new revision is to come ("+strategy+" dry run)", "mode", "cart", "lend", "-n", "modes", "--dry-run", strategy)
+		p.prints("Knative makes a new revision ("+strategy+" dry run)", "mode", "cart", "lend", "-n", "modes", "--dry-run", strategy)
 		p.expectMode("modes", "cart", "")
 	}
 	p.golden("mode", "mode", "cart", "lend", "-n", "modes", "--timeout", "0s")
 	p.expectMode("modes", "cart", "lend")
-	p.prints("it was so before", "mode", "cart", "lend", "-n", "modes", "--timeout", "0s")
+	p.prints("unchanged", "mode", "cart", "lend", "-n", "modes", "--timeout", "0s")
 
 	for _, strategy := range []string{"client", "server"} {
 		p.prints("without a rollout ("+strategy+" dry run)", "mode", "full", "-n", "modes", "--dry-run", strategy)
@@ -76,14 +76,14 @@ func (p *plane) modes() {
 	for name, want := range map[string]string{"cart": "lend", "thumb": "observe", "other": ""} {
 		p.expectMode("modes", name, want)
 	}
-	p.prints("it was so before", "mode", "full", "-n", "modes")
+	p.prints("unchanged", "mode", "full", "-n", "modes")
 	p.do(p.client.Patch(p.Context(), harvestPolicy("modes"), mergePatch(map[string]any{"spec": map[string]any{"maxMode": "observe", "minLoan": "1s"}})))
 	p.prints("no more than observe", "mode", "lend", "-n", "modes")
 	p.prints("default", "mode", "default", "-n", "modes")
 	p.expectPolicy("modes", "")
 	p.do(p.client.Delete(p.Context(), harvestPolicy("modes")))
 	p.namespace("empty")
-	p.prints("No Service of the namespace has opted in yet", "mode", "lend", "-n", "empty")
+	p.prints("No Service in the namespace has opted in yet", "mode", "lend", "-n", "empty")
 	p.expectPolicy("empty", "lend")
 	p.prints("default", "mode", "cart", "default", "-n", "modes", "--timeout", "0s")
 	if _, set := p.modeOf("modes", "cart"); set {
@@ -91,7 +91,7 @@ func (p *plane) modes() {
 	}
 
 	p.refuses("has not opted in", "mode", "other", "lend", "-n", "modes")
-	p.refuses("whose mode?", "mode", "lend")
+	p.refuses("no functions: name a Service", "mode", "lend")
 	p.refuses(`mode is "much", want observe, lend, full, default`, "mode", "cart", "much", "-n", "modes")
 	p.refuses(`--dry-run is "maybe"`, "mode", "cart", "lend", "-n", "modes", "--dry-run", "maybe")
 
@@ -122,12 +122,12 @@ func (p *plane) allModes() {
 	p.prints("default   full   observe    in force", "mode", "full", "-n", settings.Namespace)
 	p.namespace("bounded")
 	p.service("bounded", "cart", nil)
-	p.prints("the cluster or the namespace lets it have no more than observe", "mode", "cart", "full", "-n", "bounded", "--timeout", "0s")
+	p.prints("the cluster or the namespace allows it no more than observe", "mode", "cart", "full", "-n", "bounded", "--timeout", "0s")
 	p.prints("in force", "mode", "--all", "default")
 	if got := maxMode(); got != "" {
 		p.Errorf("max-mode is %q, want none", got)
 	}
-	p.refuses("no SERVICE with it", "mode", "cart", "full", "--all")
+	p.refuses("leave SERVICE out", "mode", "cart", "full", "--all")
 	// The cluster's default is full, until config-libra counts again.
 	p.prints("observe    in force", "mode", "observe", "-n", settings.Namespace)
 	p.prints("default   observe    in force", "mode", "default", "-n", settings.Namespace)

@@ -61,7 +61,7 @@ func readParts(ctx context.Context, kube client.Client) []partReadiness {
 	} else {
 		serving.add(activatorName, activator.Status.ReadyReplicas, ptr.Deref(activator.Spec.Replicas, 1))
 		if image, err := swap.ImageOf(&activator); err != nil || !swap.IsLibras(&activator, image) {
-			serving.Problem = "the activator is not Libra's, so requests are neither predicted nor lent to: `kubectl libra check` says how to put it there"
+			serving.Problem = "the activator is not Libra's, so Libra sees no requests: `kubectl libra check` says how to install Libra's"
 		}
 	}
 	return []partReadiness{system, nodes, serving}

@@ -51,7 +51,7 @@ func (o *options) setPolicyMode(ctx context.Context, kube client.Client, f modeF
 	}
 	d := &policyDocument{Namespace: namespace, Was: cmp.Or(string(policy.Spec.Mode), modeDefault), Mode: to, Own: []ownMode{}}
 	if d.Was == to {
-		d.Result = "it was so before"
+		d.Result = "unchanged"
 	} else if err := f.writePolicyMode(ctx, kube, namespace, to, there); err != nil {
 		return fmt.Errorf("setting the mode in the HarvestPolicy of namespace %s: %w", namespace, err)
 	} else {
@@ -98,7 +98,7 @@ func (d *policyDocument) look(ctx context.Context, kube client.Client, spec v1al
 	of, _ = with(of, spec) // a refused policy means observe
 	d.InForce = string(of.ModeOf(nil))
 	if d.Mode != modeDefault && d.InForce != d.Mode {
-		d.Result += fmt.Sprintf("; the cluster or the namespace lets functions have no more than %s", of.MaxMode)
+		d.Result += fmt.Sprintf("; the cluster or the namespace allows functions no more than %s", of.MaxMode)
 	}
 	var services servingv1.ServiceList
 	if err := kube.List(ctx, &services, client.InNamespace(d.Namespace)); err != nil {
@@ -130,15 +130,15 @@ func (d *policyDocument) document() document {
 	out := document{kind: "PolicyMode", data: d, tables: []*metav1.Table{changed, own}}
 	switch {
 	case d.isDefault():
-		out.notes = append(out.notes, "This is the cluster's default: a namespace's own HarvestPolicy, and the annotation "+api.ModeAnnotation+" of a function, come before it")
+		out.notes = append(out.notes, "This is the cluster's default: a namespace's own HarvestPolicy, and the annotation "+api.ModeAnnotation+" of a function, take precedence over it")
 	case d.functions == 0:
-		out.notes = append(out.notes, fmt.Sprintf("No Service of the namespace has opted in yet: the label %s: %q on a spec.template does that", api.EnabledLabel, api.EnabledValue))
+		out.notes = append(out.notes, fmt.Sprintf("No Service in the namespace has opted in yet: to opt one in, set the label %s: %q on its spec.template", api.EnabledLabel, api.EnabledValue))
 	case len(d.Own) > 0:
-		out.notes = append(out.notes, fmt.Sprintf("%d of %d functions have the annotation %s, which comes before the namespace's mode. `kubectl libra mode SERVICE default -n %s` takes it away",
+		out.notes = append(out.notes, fmt.Sprintf("%d of %d functions have the annotation %s, which takes precedence over the namespace's mode. `kubectl libra mode SERVICE default -n %s` removes it",
 			len(d.Own), d.functions, api.ModeAnnotation, d.Namespace))
 	}
 	if d.Changed {
-		out.notes = append(out.notes, fmt.Sprintf("The way back: kubectl libra mode %s -n %s", d.Was, d.Namespace))
+		out.notes = append(out.notes, fmt.Sprintf("To undo this: kubectl libra mode %s -n %s", d.Was, d.Namespace))
 	}
 	return out
 }

@@ -40,8 +40,8 @@ func newPool(o *options) *cobra.Command {
 		Use:     "pool NODE",
 		Short:   "Show what a node can lend and has lent",
 		GroupID: groupSee,
-		Long: `Show what a node can lend and has lent, by the metrics of its node agent. The command reads them twice, two seconds
-apart, through a forwarded port. That takes the right to create pods/portforward in the namespace libra-node.`,
+		Long: `Show what a node can lend and has lent, from the metrics of its node agent. The command reads them twice, two seconds
+apart, through a forwarded port. This needs the right to create pods/portforward in the namespace libra-node.`,
 		Example: `  # as a table
   kubectl libra pool worker-1
   # as JSON
@@ -77,12 +77,12 @@ func pool(ctx context.Context, kube client.Client, to forward, node string, wind
 	}
 	base, stop, err := to.named(ctx, agent, metricsPort)
 	if err != nil {
-		return nil, fmt.Errorf("the metrics of node %s: %w", node, err)
+		return nil, fmt.Errorf("reading the metrics of node %s: %w", node, err)
 	}
 	defer stop()
 	first, err := scrape(ctx, base)
 	if err != nil {
-		return nil, fmt.Errorf("the metrics of pod %s/%s: %w", agent.Namespace, agent.Name, err)
+		return nil, fmt.Errorf("reading the metrics of pod %s/%s: %w", agent.Namespace, agent.Name, err)
 	}
 	began := time.Now()
 	select {
@@ -92,7 +92,7 @@ func pool(ctx context.Context, kube client.Client, to forward, node string, wind
 	}
 	second, err := scrape(ctx, base)
 	if err != nil {
-		return nil, fmt.Errorf("the metrics of pod %s/%s: %w", agent.Namespace, agent.Name, err)
+		return nil, fmt.Errorf("reading the metrics of pod %s/%s: %w", agent.Namespace, agent.Name, err)
 	}
 	d := &poolDocument{Node: node, Agent: agent.Name, poolFigures: figuresOf(first, second, time.Since(began))}
 	for _, c := range agent.Status.Conditions {
@@ -106,7 +106,7 @@ func pool(ctx context.Context, kube client.Client, to forward, node string, wind
 // agentOf returns the running agent of the node.
 func agentOf(ctx context.Context, kube client.Client, node string) (*corev1.Pod, error) {
 	if err := kube.Get(ctx, client.ObjectKey{Name: node}, &corev1.Node{}); apierrors.IsNotFound(err) {
-		return nil, fmt.Errorf("there is no node %q: `kubectl get nodes` lists them", node)
+		return nil, fmt.Errorf("there is no node %q: `kubectl get nodes` lists the nodes", node)
 	} else if err != nil && !apierrors.IsForbidden(err) {
 		return nil, fmt.Errorf("reading node %s: %w", node, err)
 	}
@@ -136,19 +136,19 @@ func (d *poolDocument) document(now time.Time) document {
 	if d.Open {
 		open = "open"
 	}
-	addRow(table, "agent", d.Agent+", "+ready, "the pool hears of the node once a second while its agent is ready")
-	addRow(table, "pool", open, "it is closed until the agent has reported every container whole, and while Redis is away")
+	addRow(table, "agent", d.Agent+", "+ready, "the agent reports the node to the pool once a second while it is ready")
+	addRow(table, "pool", open, "it is closed until the agent has reported every container whole, and while Redis cannot be reached")
 	addRow(table, "lendable", of(d.LendableMilliCores, d.LendableBytes), "the most that may be on loan")
 	addRow(table, "in the pool", of(d.AvailableMilliCores, d.AvailableBytes), "what nobody has borrowed")
-	addRow(table, "lent", of(d.LentMilliCores, 0), "CPU below user allocations; no memory limit is ever lowered")
+	addRow(table, "lent", of(d.LentMilliCores, 0), "CPU below user allocations; no memory limit goes below its allocation")
 	addRow(table, "borrowed", of(d.BorrowedMilliCores, d.BorrowedBytes), "above user allocations")
-	addRow(table, "pods in flight", fmt.Sprintf("%.0f with a weight, %.0f containers sampled", d.InFlight, d.Containers), "pods of functions under the source node with a request")
-	addRow(table, "not whole", fmt.Sprintf("%.0f containers", d.Owing), "which the agent has still to put back when it ends")
-	addRow(table, "safeguards", fmt.Sprintf("%.0f since the agent began", d.Safeguards), "a lender had everything back at once")
-	addRow(table, "clamp", fmt.Sprintf("%.1f s since the agent began, %.1f s of the last %v", d.ClampedSeconds, d.ClampedNow, poolWindow), "functions held to their allocations, because pods that did not opt in waited for CPU")
+	addRow(table, "pods in flight", fmt.Sprintf("%.0f with a weight, %.0f containers sampled", d.InFlight, d.Containers), "pods that have a request, of functions under the source node")
+	addRow(table, "not whole", fmt.Sprintf("%.0f containers", d.Owing), "containers that the agent changed, and restores when it exits")
+	addRow(table, "safeguards", fmt.Sprintf("%.0f since the agent started", d.Safeguards), "times that a lender got its CPU back at once")
+	addRow(table, "clamp", fmt.Sprintf("%.1f s since the agent started, %.1f s of the last %v", d.ClampedSeconds, d.ClampedNow, poolWindow), "time that containers were held to their allocations because pods that did not opt in waited for CPU")
 	out := document{kind: "Pool", data: d, tables: []*metav1.Table{table}}
 	if d.Violations > 0 {
-		out.notes = append(out.notes, fmt.Sprintf("%.0f times an invariant did not hold: see docs/alerts.md", d.Violations))
+		out.notes = append(out.notes, fmt.Sprintf("An invariant did not hold %.0f times: see docs/alerts.md", d.Violations))
 	}
 	return out
 }

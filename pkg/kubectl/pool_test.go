@@ -112,7 +112,7 @@ func TestPoolSaysWhatIsMissing(t *testing.T) {
 		"no node":          {cluster(), metrics(agentMetrics), `there is no node "worker"`},
 		"no agent":         {cluster(worker()), metrics(agentMetrics), "no node agent runs on node worker: look at `kubectl -n libra-node get pods -o wide`"},
 		"another's":        {cluster(worker(), agentPod()), metrics("# TYPE up gauge\nup 1\n"), "there is no libra_agent_open among 1 metrics"},
-		"no metrics":       {cluster(worker(), agentPod()), metrics("<html>"), "reading metrics"},
+		"no metrics":       {cluster(worker(), agentPod()), metrics("<html>"), "parsing the metrics"},
 		"an agent that is": {cluster(worker(), agentPod()), away, "answered 503 Service Unavailable, want 200"},
 	} {
 		t.Run(name, func(t *testing.T) {

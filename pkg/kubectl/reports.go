@@ -93,7 +93,7 @@ func readReports(ctx context.Context, kube client.Client, namespace string, now 
 	}
 	for _, name := range unreported {
 		if !slices.ContainsFunc(found, func(n namespaceReport) bool { return n.Namespace == name }) {
-			found = append(found, namespaceReport{Namespace: name, Problem: "it has functions that opted in, and no FunctionReport"})
+			found = append(found, namespaceReport{Namespace: name, Problem: "it has functions that opted in, but no FunctionReport"})
 		}
 	}
 	slices.SortFunc(found, func(a, b namespaceReport) int { return cmp.Compare(a.Namespace, b.Namespace) })
@@ -132,7 +132,7 @@ func reportNotes(reports []namespaceReport, namespace string) (notes []string) {
 		if namespace != "" {
 			in = "in namespace " + namespace
 		}
-		notes = append(notes, fmt.Sprintf("No function %s has opted in: the label %s: %q on a Service's spec.template does that", in, api.EnabledLabel, api.EnabledValue))
+		notes = append(notes, fmt.Sprintf("No function %s has opted in: to opt one in, set the label %s: %q on the spec.template of its Service", in, api.EnabledLabel, api.EnabledValue))
 	}
 	return notes
 }

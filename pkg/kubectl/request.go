@@ -147,12 +147,12 @@ func askActivator(ctx context.Context, to forward, pod *corev1.Pod, asked url.Va
 	at.RawQuery = asked.Encode()
 	response, err := get(ctx, at)
 	if err != nil {
-		return nil, fmt.Errorf("activator %s tells of no requests (is it Libra's, and of the version of this plugin? `kubectl libra check` says): %w", pod.Name, err)
+		return nil, fmt.Errorf("activator %s does not list its requests; `kubectl libra check` says whether it is Libra's, and its version may differ from this plugin's: %w", pod.Name, err)
 	}
 	defer response.Body.Close()
 	var answer invocation.Requests
 	if err := json.NewDecoder(io.LimitReader(response.Body, mostRequests)).Decode(&answer); err != nil {
-		return nil, fmt.Errorf("activator %s: reading its answer: %w", pod.Name, err)
+		return nil, fmt.Errorf("reading the answer of activator %s: %w", pod.Name, err)
 	}
 	return &answer, nil
 }
@@ -176,7 +176,7 @@ func (in *searched) notFound(service *servingv1.Service, request string, others 
 		return errors.Join(in.failed...)
 	case len(others) > 0:
 		o := others[0]
-		return fmt.Errorf("request %s was not of Service %s: `kubectl libra explain %s -n %s --request %s`", request, name, o.Service, o.Namespace, request)
+		return fmt.Errorf("request %s was not to Service %s: run `kubectl libra explain %s -n %s --request %s`", request, name, o.Service, o.Namespace, request)
 	}
 	which := "request " + request
 	if request == latestRequest {
@@ -194,7 +194,7 @@ func (in *searched) notFound(service *servingv1.Service, request string, others 
 		to = service.Status.URL.String()
 	}
 	id := newTraceID()
-	return fmt.Errorf("%s. A request is kept once its response has ended, if its revision has opted in and it went through an activator. To have one that is found:\n"+
+	return fmt.Errorf("%s. An activator keeps a request to a revision that has opted in once the response has ended. To send a request that can be found:\n"+
 		"  curl -H 'traceparent: 00-%s-%s-00' %s\n  kubectl libra explain %s -n %s --request %s", text, id, id[:16], to, service.Name, service.Namespace, id)
 }
 
@@ -205,7 +205,7 @@ func (p *pastRequest) document(now time.Time) document {
 		is = []string{"without an ID"}
 	}
 	took := p.Waited.Duration + p.Ran.Duration
-	addRow(table, "request", strings.Join(is, ", "), fmt.Sprintf("activator %s had it %s ago", p.activator, duration.HumanDuration(now.Sub(p.Arrived))))
+	addRow(table, "request", strings.Join(is, ", "), fmt.Sprintf("activator %s got it %s ago", p.activator, duration.HumanDuration(now.Sub(p.Arrived))))
 	addRow(table, "function", p.Namespace+"/"+p.Service, "its revision was "+p.Revision)
 	response, because := fmt.Sprintf("%d after %v", p.Status, round(took)), fmt.Sprintf("it waited %v for a slot, and ran %v", round(p.Waited.Duration), round(p.Ran.Duration))
 	if p.Status == 0 {
@@ -230,14 +230,14 @@ func (p *pastRequest) document(now time.Time) document {
 	}
 	addRow(table, "pod", pod, "")
 	addRow(table, "user allocation", p.Allocation.String(), "the limits in the Revision")
-	addRow(table, "mode", string(p.Mode), "that in force when it began")
+	addRow(table, "mode", string(p.Mode), "the mode in force when it began")
 	size := "not known"
 	if p.Size != api.UnknownSize {
 		size = fmt.Sprintf("%d bytes", p.Size)
 	}
 	addRow(table, "input size", size, "")
 	if p.Predicted {
-		addPrediction(table, &p.Prediction, p.CouldLend, p.WouldBorrow, "as the activator had it then")
+		addPrediction(table, &p.Prediction, p.CouldLend, p.WouldBorrow, "the activator's prediction at the time")
 	} else {
 		addRow(table, "prediction", "none", becauseOf[p.Reason])
 	}
@@ -254,21 +254,21 @@ func (p *pastRequest) document(now time.Time) document {
 func (p *pastRequest) addPool(table *metav1.Table) {
 	switch a := p.Pool; {
 	case a == nil && p.Quick:
-		addRow(table, "pool", "not told of it", "it was to be over so soon that it is not reported")
+		addRow(table, "pool", "not reported", "it was predicted to end too soon to be reported")
 	case a == nil:
-		addRow(table, "pool", "not told of it", "there was nothing to lend or to borrow")
+		addRow(table, "pool", "not reported", "there was nothing to lend or to borrow, or the role says why")
 	case !a.Begun:
-		addRow(table, "pool", "no answer", "it ran with what it is owed: is Redis there?")
+		addRow(table, "pool", "no answer", "the pool did not answer when the request began: check that Redis is available")
 	default:
-		asked := fmt.Sprintf("it asked for %v, and put %v in", p.Want, p.Surplus)
+		asked := fmt.Sprintf("it asked for %v, and put in %v", p.Want, p.Surplus)
 		addRow(table, "pool", fmt.Sprintf("granted %v", a.Granted), asked)
 		if !a.Ended {
-			addRow(table, "loans", "not known", "the pool has not answered its end yet")
+			addRow(table, "loans", "not known", "the pool has not answered its End yet")
 			break
 		}
 		because := "the most at any time"
 		if a.Safeguarded {
-			because += "; its safeguard took back at once what it lent"
+			because += "; the safeguard gave its pod back at once what it lent"
 		}
 		addRow(table, "loans", fmt.Sprintf("lent %v, borrowed %v", a.Lent, a.Borrowed), because)
 	}

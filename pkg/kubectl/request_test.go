@@ -156,7 +156,7 @@ func TestARequestThatIsNotFound(t *testing.T) {
 		}},
 		"no latest":      {both, nothing, latestRequest, []string{"no request of Service shop/thumb is among"}},
 		"of another":     {both, another, traceOfTests, []string{"`kubectl libra explain cart -n shop --request " + traceOfTests}},
-		"stock":          {both, old, traceOfTests, []string{"activator activator-1 tells of no requests"}},
+		"stock":          {both, old, traceOfTests, []string{"activator activator-1 does not list its requests"}},
 		"no activators":  {both[:1], nothing, traceOfTests, []string{"no activator runs"}},
 		"no Service":     {nil, nothing, traceOfTests, []string{"reading Service shop/thumb"}},
 		"not a request":  {both, nothing, "a b", []string{`--request is "a b", want latest`}},

@@ -39,9 +39,9 @@ func newRestore(o *options) *cobra.Command {
 		Long: `Restore pods to the limits of their Revisions, through pods/resize, where Libra was the last to change them. The command
 never changes requests, and leaves alone a limit that another manager set.
 
-The resizer does this by itself when a function's mode becomes observe; this command is for when it does not run. While
-the resizer runs and a function is in another mode, it would give the pod its ceiling again, so the command refuses
-without --force. The kubelet does not lower a memory limit below what is in use until less is used; the command says so.
+The resizer does this by itself when a function's mode becomes observe; use this command when the resizer does not run.
+While the resizer runs and a function is in another mode, it would give the pod its ceiling again, so the command refuses
+without --force. The kubelet lowers a memory limit only once less memory is in use; until then the command says so.
 The node agent sets what it lends only in cgroups, and puts it back when it exits.`,
 		Example: `  # show what there is to restore, and what the API server would say
   kubectl libra restore -A --dry-run=server
@@ -55,7 +55,7 @@ The node agent sets what it lends only in cgroups, and puts it back when it exit
 			}
 			f.narrowed = cmd.Flags().Changed("namespace")
 			if len(args) == 0 && !f.all && f.node == "" && !f.narrowed {
-				return errors.New("which pods? Want POD, -n NAMESPACE, --node NODE or --all-namespaces")
+				return errors.New("no pods: name a POD, or use -n NAMESPACE, --node NODE or --all-namespaces")
 			}
 			kube, err := o.client()
 			if err != nil {
@@ -70,9 +70,9 @@ The node agent sets what it lends only in cgroups, and puts it back when it exit
 	}
 	f.addFlags(cmd, restoreTimeout, "the kubelets have applied the limits")
 	f.scope.addFlag(cmd)
-	cmd.Flags().StringVar(&f.node, "node", "", "restore the pods on this node, in the namespace that -n names or in all")
+	cmd.Flags().StringVar(&f.node, "node", "", "restore the pods on this node, in the namespace that -n names or else in all")
 	complete(cmd, "node", o.completeNodes)
-	cmd.Flags().BoolVar(&f.force, "force", false, "restore even while the resizer acts, which may change the limits again")
+	cmd.Flags().BoolVar(&f.force, "force", false, "restore even while the resizer runs, which may change the limits again")
 	return cmd
 }
 
@@ -85,7 +85,7 @@ func (o *options) podsToRestore(ctx context.Context, kube client.Client, f resto
 	}
 	if len(names) > 0 {
 		if f.all || f.node != "" {
-			return nil, errors.New("POD is one pod of a namespace, so there is no --all-namespaces and no --node with it")
+			return nil, errors.New("POD is one pod of a namespace: leave --all-namespaces and --node out")
 		}
 		var pod corev1.Pod
 		if err := kube.Get(ctx, client.ObjectKey{Namespace: namespace, Name: names[0]}, &pod); err != nil {
@@ -160,7 +160,7 @@ func (o *options) restore(ctx context.Context, kube client.Client, f restoreFlag
 	}
 	d := document{kind: "Restore", data: &restoreDocument{rows}, tables: []*metav1.Table{table}}
 	if len(rows) == 0 {
-		d.notes = append(d.notes, fmt.Sprintf("Nothing to put back: of %d pods of Knative none has limits of Libra's", len(pods)))
+		d.notes = append(d.notes, fmt.Sprintf("Nothing to restore: in %d pods of Knative, no limit that Libra set differs from the Revision's", len(pods)))
 	}
 	if err := f.print(o.Out, d); err != nil {
 		return err
@@ -199,8 +199,8 @@ func refuseWhileResized(ctx context.Context, kube client.Client, debts []*owing)
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("finding out whether the resizer runs (--force goes on without): %w", err)
+		return fmt.Errorf("finding out whether the resizer runs (--force skips this): %w", err)
 	}
-	return fmt.Errorf("the resizer runs and acts on %d of the pods, such as %s/%s in the mode %s, so it would change their limits again: `kubectl libra mode --all observe` first, which has it put them back by itself, or --force",
+	return fmt.Errorf("the resizer runs and acts on %d of the pods, such as %s/%s in the mode %s, so it would change their limits again: run `kubectl libra mode --all observe`, after which the resizer restores them by itself, or use --force",
 		acting, example.pod.Namespace, example.pod.Name, inForce[example.pod.Namespace].ModeOf(example.pod.Annotations))
 }

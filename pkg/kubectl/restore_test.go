@@ -73,8 +73,8 @@ func (p *plane) restores() {
 	p.resized(cart, "others", "observe", above, "vpa")
 	p.resized(cart, "whole", "observe", owed, "")
 
-	p.refuses("which pods?", "restore")
-	p.refuses("there is no --all-namespaces and no --node with it", "restore", "both", "--node", "worker")
+	p.refuses("no pods: name a POD", "restore")
+	p.refuses("leave --all-namespaces and --node out", "restore", "both", "--node", "worker")
 	out, err := p.run("restore", "-n", "resized", "--dry-run=server")
 	if err == nil || !strings.Contains(out, "accepted (server dry run)") || !strings.Contains(out, `its Revision "gone-00001" is gone`) || !strings.Contains(out, `its Revision "cart-00001" is gone`) {
 		p.Errorf("the dry run ends with %v, after\n%s", err, out)
@@ -88,11 +88,11 @@ func (p *plane) restores() {
 			p.Errorf("pod %s has %v, want %v", name, got, want)
 		}
 	}
-	p.prints("Nothing to put back", "restore", "whole", "-n", "resized")
+	p.prints("Nothing to restore", "restore", "whole", "-n", "resized")
 
 	// There is no kubelet: restore says that the limits are not in force, now and the next time.
 	out, err = p.run("restore", "both", "-n", "resized")
-	if err == nil || !strings.Contains(out, "asked for before, but not in force") {
+	if err == nil || !strings.Contains(out, "requested earlier, but not in force") {
 		p.Errorf("of a kubelet that does nothing the error is %v, after\n%s", err, out)
 	}
 	p.pending("resized", "both", "attempting to set pod memory limit below current usage")
@@ -159,7 +159,7 @@ func TestRestoreOfPodsThatGo(t *testing.T) {
 	o := &options{IOStreams: genericiooptions.IOStreams{Out: &out, ErrOut: io.Discard}}
 	f := restoreFlags{changeFlags: changeFlags{output{outputTable}, dryRun{dryRunNone}, time.Minute}, force: true}
 	err := o.restore(t.Context(), kube, f, []corev1.Pod{*pod("before"), *pod("during")})
-	if err != nil || strings.Count(out.String(), "it is gone meanwhile") != 2 {
+	if err != nil || strings.Count(out.String(), "the pod is gone") != 2 {
 		t.Errorf("it ends with %v, after\n%s", err, out.String())
 	}
 }

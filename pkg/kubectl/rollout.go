@@ -34,7 +34,7 @@ func (r *rollout) await(ctx context.Context, kube client.Client, timeout time.Du
 	err := wait.PollUntilContextTimeout(ctx, rolloutPoll, timeout, true, func(ctx context.Context) (bool, error) { return r.look(ctx, kube), nil })
 	if err != nil {
 		r.change.failed = true
-		r.change.Result = fmt.Sprintf("its new revision is not ready after %v, and the last one serves on: look at `kubectl -n %s get revisions`", timeout, r.service.Namespace)
+		r.change.Result = fmt.Sprintf("its new revision is not ready after %v, and the last one keeps serving: look at `kubectl -n %s get revisions`", timeout, r.service.Namespace)
 	}
 }
 
@@ -53,13 +53,13 @@ func (r *rollout) look(ctx context.Context, kube client.Client) bool {
 		r.change.Result = fmt.Sprintf("revision %s is ready, and its requests have the mode", r.change.Revision)
 		if !toLatest(&service) {
 			r.change.failed = true
-			r.change.Result = fmt.Sprintf("revision %s is ready, but the Service's spec.traffic sends it nothing", r.change.Revision)
+			r.change.Result = fmt.Sprintf("revision %s is ready, but the Service's spec.traffic sends it no requests", r.change.Revision)
 		}
 		return true
 	}
 	if c := status.GetCondition(servingv1.ServiceConditionConfigurationsReady); c.IsFalse() {
 		r.change.failed = true
-		r.change.Result = fmt.Sprintf("its new revision failed, and the last one serves on: %s", c.GetMessage())
+		r.change.Result = fmt.Sprintf("its new revision failed, and the last one keeps serving: %s", c.GetMessage())
 		return true
 	}
 	return false

@@ -74,7 +74,7 @@ var scheme = check.NewScheme()
 func (o *options) client() (client.Client, error) {
 	config, err := o.flags.ToRESTConfig()
 	if err != nil {
-		return nil, fmt.Errorf("no cluster to talk to: %w", err)
+		return nil, fmt.Errorf("loading the client configuration: %w", err)
 	}
 	return client.New(config, client.Options{Scheme: scheme})
 }

@@ -43,7 +43,7 @@ func newSavings(o *options) *cobra.Command {
 		Short:   "Show what functions do not use, and what others could use",
 		GroupID: groupSee,
 		Long: `Show what functions do not use of what their owners configured, and what their requests could use beyond it, in cores
-and MiB, averaged over the last minutes. In the mode observe none of it moves yet: it is what there is to gain.`,
+and MiB, averaged over the last minutes. In the mode observe none of it is lent: the figures show the possible gain.`,
 		Example: `  # in the namespace shop
   kubectl libra savings -n shop
   # in the whole cluster, for a spreadsheet
@@ -130,7 +130,7 @@ func (d *savingsDocument) pitch() []string {
 	if observed.UnusedMilliCores == 0 && observed.WantedMilliCores == 0 {
 		return nil
 	}
-	return []string{fmt.Sprintf("In the mode observe nothing of it moves: %s cores that functions do not use could be lent, and %s cores more could be used. `kubectl libra mode SERVICE lend` and then `full` is how",
+	return []string{fmt.Sprintf("In the mode observe none of it is lent: %s cores that functions do not use could be lent, and %s cores more could be used. To start, run `kubectl libra mode SERVICE lend`, and later `full`",
 		cores(observed.UnusedMilliCores), cores(observed.WantedMilliCores))}
 }
 

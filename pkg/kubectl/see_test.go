@@ -37,7 +37,7 @@ func (p *plane) reports() {
 	p.golden("status-wide", "status", "thumb", "-n", "shop", "-o", "wide")
 	p.golden("savings", "savings", "-n", "shop")
 	p.golden("top", "top", "-n", "shop")
-	p.prints("Namespace silent: it has functions that opted in, and no FunctionReport; look at `kubectl -n libra-system", "status", "-A")
+	p.prints("Namespace silent: it has functions that opted in, but no FunctionReport; look at `kubectl -n libra-system", "status", "-A")
 	p.prints("Namespace stale: its FunctionReport is 10m old", "savings", "-A")
 	if out, err := p.run("status", "-n", "idle"); err != nil || strings.Contains(out, "old") {
 		p.Errorf("of a report that is due for the next round, status says %v and\n%s", err, out)

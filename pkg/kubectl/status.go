@@ -29,8 +29,8 @@ func newStatus(o *options) *cobra.Command {
 		Long: `Show what Libra does for each function, and whether its parts are ready.
 
 The figures are means over the last minutes, from the FunctionReport of each namespace, which the resizer writes every
-ten seconds. COULD LEND is what requests were predicted not to use of their own, WOULD BORROW what they could have used
-beyond it; LENT and BORROWED are what was really moved. SLOW-DOWN compares the time of requests with that of similar
+ten seconds. COULD LEND is what requests were predicted not to use of their allocations, WOULD BORROW what they could have
+used beyond them; LENT and BORROWED are what was really moved. SLOW-DOWN compares the time of requests with that of similar
 ones while the function was only observed: under 100% is faster.`,
 		Example: `  # functions in the namespace shop
   kubectl libra status -n shop
@@ -91,7 +91,7 @@ func status(ctx context.Context, kube client.Client, namespace, service string, 
 		if n.Report == nil || n.Problem != "" || service != "" {
 			continue
 		}
-		note := fmt.Sprintf("Namespace %s: the last %s, written %s ago", n.Namespace, duration.HumanDuration(n.Report.Window.Duration), duration.HumanDuration(now.Sub(n.Report.Updated.Time)))
+		note := fmt.Sprintf("Namespace %s: figures for the last %s, written %s ago", n.Namespace, duration.HumanDuration(n.Report.Window.Duration), duration.HumanDuration(now.Sub(n.Report.Updated.Time)))
 		if others := int(n.Report.Total.Functions) - len(n.Report.Functions); others > 0 {
 			note += fmt.Sprintf("; %d more functions are not listed", others)
 		}

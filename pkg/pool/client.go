@@ -97,7 +97,7 @@ func (r *Redis) call(ctx context.Context, function, node string, numbers []int64
 	}
 	client, err := r.clientOf(ctx, keys[0])
 	if err != nil {
-		return failed(ctx, fmt.Errorf("load the Redis functions: %w", err))
+		return failed(ctx, fmt.Errorf("loading the Redis functions: %w", err))
 	}
 	return r.loadedFor(ctx, client, func() *redis.Cmd { return r.calls.FCall(ctx, function, keys, args...) })
 }
@@ -120,7 +120,7 @@ func (r *Redis) loadedFor(ctx context.Context, client redis.UniversalClient, cal
 	// not have the function.
 	for _, replace := range []bool{false, true} {
 		if err := r.load(ctx, client, replace); err != nil {
-			return failed(ctx, fmt.Errorf("load the Redis functions: %w", err))
+			return failed(ctx, fmt.Errorf("loading the Redis functions: %w", err))
 		}
 		if cmd = call(); !isMissing(cmd) {
 			break

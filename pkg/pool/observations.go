@@ -20,7 +20,7 @@ const observationsLength = 20_000
 func (r *Redis) Observe(ctx context.Context, o api.Observation) error {
 	data, err := json.Marshal(o)
 	if err != nil {
-		return fmt.Errorf("observation of invocation %q: %w", o.ID, err)
+		return fmt.Errorf("encoding the observation of invocation %q: %w", o.ID, err)
 	}
 	err = r.calls.XAdd(ctx, &redis.XAddArgs{
 		Stream: api.ObservationsStream,
@@ -29,7 +29,7 @@ func (r *Redis) Observe(ctx context.Context, o api.Observation) error {
 		Values: []any{"v", api.RecordVersion, "data", data},
 	}).Err()
 	if err != nil {
-		return fmt.Errorf("append the observation of invocation %q: %w", o.ID, err)
+		return fmt.Errorf("appending the observation of invocation %q: %w", o.ID, err)
 	}
 	return nil
 }
@@ -57,7 +57,7 @@ func (r *Redis) ReadObservations(ctx context.Context, after string, most int) (O
 		return read, nil
 	}
 	if err != nil {
-		return read, fmt.Errorf("read observations: %w", err)
+		return read, fmt.Errorf("reading observations: %w", err)
 	}
 	for _, stream := range streams {
 		read.More = len(stream.Messages) == most

@@ -106,7 +106,7 @@ func (r *Redis) ReadProfiles(ctx context.Context, since Moments) ([]Changes, err
 		return nil
 	})
 	if err != nil {
-		errs = append(errs, fmt.Errorf("read the profiles of nodes: %w", err))
+		errs = append(errs, fmt.Errorf("reading the profiles of nodes: %w", err))
 	}
 	return all, errors.Join(errs...)
 }
@@ -121,9 +121,9 @@ func (r *Redis) readProfiles(ctx context.Context, client redis.UniversalClient, 
 		}
 	}
 	if name != "" {
-		err = fmt.Errorf("of %s: %w", name, err)
+		err = fmt.Errorf("from %s: %w", name, err)
 	}
-	return Changes{}, fmt.Errorf("read the profiles of nodes: %w", err)
+	return Changes{}, fmt.Errorf("reading the profiles of nodes: %w", err)
 }
 
 // parseChanges reads the reply of the function profiles.
@@ -138,7 +138,7 @@ func parseChanges(reply []any) (Changes, error) {
 		}
 		p, err := parseProfile(domains, numbers)
 		if err != nil {
-			return Changes{}, fmt.Errorf("the profile of node %s: %w", node, err)
+			return Changes{}, fmt.Errorf("parsing the profile of node %s: %w", node, err)
 		}
 		p.Node = node
 		c.Profiles = append(c.Profiles, p)
@@ -195,7 +195,7 @@ func parseProfile(domains, numbers string) (Profile, error) {
 		}
 	}
 	if f.short || f.left != "" {
-		return Profile{}, fmt.Errorf("its %d bytes are not those of %d domain(s)", len(numbers), len(p.Domains))
+		return Profile{}, fmt.Errorf("its %d bytes of numbers do not fit %d domain(s)", len(numbers), len(p.Domains))
 	}
 	return p, nil
 }

@@ -43,7 +43,7 @@ func (r *Redis) Begin(ctx context.Context, node string, inv Invocation) (api.Res
 	}
 	reply, err := r.numbers(ctx, "begin", node, call, 2)
 	if err != nil {
-		return api.Resources{}, fmt.Errorf("begin invocation %q on node %s: %w", inv.ID, node, err)
+		return api.Resources{}, fmt.Errorf("beginning invocation %q on node %s: %w", inv.ID, node, err)
 	}
 	return resources(reply), nil
 }
@@ -63,7 +63,7 @@ func callToBegin(inv Invocation) (arguments, error) {
 		Size: inv.Size, Predicted: inv.Predicted,
 	}, "{")
 	if err != nil {
-		return arguments{}, fmt.Errorf("begin invocation %q: %w", inv.ID, err)
+		return arguments{}, fmt.Errorf("beginning invocation %q: %w", inv.ID, err)
 	}
 	return arguments{
 		[]int64{
@@ -84,7 +84,7 @@ func (r *Redis) numbers(ctx context.Context, function, node string, call argumen
 		return nil, err
 	}
 	if len(reply) != want {
-		return nil, fmt.Errorf("the reply has %d numbers, not %d", len(reply), want)
+		return nil, fmt.Errorf("the reply has %d numbers, want %d", len(reply), want)
 	}
 	return reply, nil
 }
@@ -112,7 +112,7 @@ func (r *Redis) End(ctx context.Context, node string, e Ending) (Outcome, error)
 		[]int64{number(e.Late), number(r.noneArrives(e)), SuspendMost.Milliseconds()}, []any{e.ID, record, e.ComputesIn},
 	}, outcomeNumbers)
 	if err != nil {
-		return Outcome{}, fmt.Errorf("end invocation %q on node %s: %w", e.ID, node, err)
+		return Outcome{}, fmt.Errorf("ending invocation %q on node %s: %w", e.ID, node, err)
 	}
 	return outcome(reply), nil
 }
@@ -121,7 +121,7 @@ func (r *Redis) End(ctx context.Context, node string, e Ending) (Outcome, error)
 func (e Ending) record() ([]byte, error) {
 	record, err := openObject(endingPart{Duration: e.Duration, Ago: e.Ago, Status: e.Status}, "")
 	if err != nil {
-		return nil, fmt.Errorf("end invocation %q: %w", e.ID, err)
+		return nil, fmt.Errorf("ending invocation %q: %w", e.ID, err)
 	}
 	return record, nil
 }
@@ -161,7 +161,7 @@ func (r *Redis) BeginAfter(ctx context.Context, node string, ended []Ending, inv
 	}
 	reply, err := r.numbers(ctx, "begin_after", node, call, 2+outcomeNumbers*len(ended))
 	if err != nil {
-		return nil, api.Resources{}, fmt.Errorf("begin invocation %q after %d ended on node %s: %w", inv.ID, len(ended), node, err)
+		return nil, api.Resources{}, fmt.Errorf("beginning invocation %q after %d ended on node %s: %w", inv.ID, len(ended), node, err)
 	}
 	outcomes := make([]Outcome, len(ended))
 	for i := range outcomes {
@@ -176,7 +176,7 @@ func (r *Redis) Renew(ctx context.Context, node, owner string) error {
 		return err
 	}
 	if err := r.call(ctx, "renew", node, nil, owner).Err(); err != nil {
-		return fmt.Errorf("renew the lease of %q on node %s: %w", owner, node, err)
+		return fmt.Errorf("renewing the lease of %q on node %s: %w", owner, node, err)
 	}
 	return nil
 }
@@ -193,7 +193,7 @@ func (r *Redis) Heartbeat(ctx context.Context, node string, hb Heartbeat) (open 
 		}, hb.Agent, hb.Epoch, byPod(hb.Pods), byPod(hb.Needs), strings.Join(hb.Rested, "\n"),
 	).Int64()
 	if err != nil {
-		return false, fmt.Errorf("heartbeat of node %s: %w", node, err)
+		return false, fmt.Errorf("sending the heartbeat of node %s: %w", node, err)
 	}
 	return reply == 1, nil
 }
@@ -216,7 +216,7 @@ func (r *Redis) Safeguard(ctx context.Context, node, pod string, idle bool) (rev
 		[]int64{SuspendLeast.Milliseconds(), SuspendMost.Milliseconds(), number(idle)}, pod,
 	).Int64()
 	if err != nil {
-		return 0, fmt.Errorf("safeguard pod %s on node %s: %w", pod, node, err)
+		return 0, fmt.Errorf("reporting the safeguard of pod %s on node %s: %w", pod, node, err)
 	}
 	return revokedMilli, nil
 }
@@ -227,7 +227,7 @@ func (r *Redis) Ask(ctx context.Context, node, pod string, milli int64) error {
 		return err
 	}
 	if err := r.call(ctx, "ask", node, []int64{milli}, pod).Err(); err != nil {
-		return fmt.Errorf("ask for CPU for pod %s on node %s: %w", pod, node, err)
+		return fmt.Errorf("asking for CPU for pod %s on node %s: %w", pod, node, err)
 	}
 	return nil
 }
@@ -236,11 +236,11 @@ func (r *Redis) Ask(ctx context.Context, node, pod string, milli int64) error {
 func (r *Redis) Read(ctx context.Context, node string) (State, error) {
 	reply, err := r.call(ctx, "read", node, []int64{SuspendMost.Milliseconds()}).Slice()
 	if err != nil {
-		return State{}, fmt.Errorf("read the pool of node %s: %w", node, err)
+		return State{}, fmt.Errorf("reading the pool of node %s: %w", node, err)
 	}
 	state, err := parseState(reply)
 	if err != nil {
-		return State{}, fmt.Errorf("read the pool of node %s: %w", node, err)
+		return State{}, fmt.Errorf("reading the pool of node %s: %w", node, err)
 	}
 	return state, nil
 }

@@ -26,7 +26,7 @@ func (r *Redis) PutReports(ctx context.Context, writer string, encoded map[repor
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("put what %s counted of functions: %w", writer, err)
+		return fmt.Errorf("writing the function counts of %s: %w", writer, err)
 	}
 	return nil
 }
@@ -41,7 +41,7 @@ func (r *Redis) ReadReports(ctx context.Context, slots []report.Slot) (map[repor
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("read what was counted of functions: %w", err)
+		return nil, fmt.Errorf("reading the function counts: %w", err)
 	}
 	records := make(map[report.Slot]map[string]string, len(slots))
 	for slot, reply := range replies {

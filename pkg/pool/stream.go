@@ -62,7 +62,7 @@ func (c *cursor) next(ctx context.Context) ([][]redis.XMessage, error) {
 		return nil, c.rewind(ctx)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", strings.Join(c.streams, " and "), err)
+		return nil, fmt.Errorf("reading %s: %w", strings.Join(c.streams, " and "), err)
 	}
 	entries := make([][]redis.XMessage, len(c.streams))
 	for _, stream := range read {
@@ -92,7 +92,7 @@ func (c *cursor) rewind(ctx context.Context) error {
 func (c *cursor) end(ctx context.Context, stream string) (string, error) {
 	newest, err := c.client.XRevRangeN(ctx, stream, "+", "-", 1).Result()
 	if err != nil {
-		return "", fmt.Errorf("find the end of stream %s: %w", stream, err)
+		return "", fmt.Errorf("finding the end of stream %s: %w", stream, err)
 	}
 	if len(newest) == 0 {
 		return streamStart, nil

@@ -100,13 +100,13 @@ func (s Server) explain(command string, err error) error {
 		}
 		return about(err, "%s, whose files %s and %s are missing or empty", s.setCredentials(), usernameFile, passwordFile)
 	case redis.HasErrorPrefix(err, "WRONGPASS"):
-		return about(err, "%s, with the user %s: want one that Redis has, and its password in the file %s", s.setCredentials(), s.user(), passwordFile)
+		return about(err, "%s, with the user %s: want a user that Redis has, and its password in the file %s", s.setCredentials(), s.user(), passwordFile)
 	case redis.IsPermissionError(err):
-		return about(err, "%s, with the user %s: want one with the rights that manifests/components/redis-auth/users.acl gives to this part",
+		return about(err, "%s, with the user %s: want a user with the rights that manifests/components/redis-auth/users.acl gives this part",
 			s.setCredentials(), s.user())
 	// HELLO is the first command on a connection.
 	case command == "hello" && !s.tls && (errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET)):
-		return about(err, "%s, and the connection was closed: a Redis that wants TLS does that, want rediss:// for it", s.setAddress())
+		return about(err, "%s, and the connection was closed; a Redis that requires TLS does that: want rediss:// for it", s.setAddress())
 	}
 	return err
 }
@@ -134,7 +134,7 @@ func (s Server) explainTLS(addr string, hasCA bool, err error) error {
 	case errors.As(err, &refused) && hasCA:
 		return about(err, "%s: want the CA of %s in the file %s", s.setCredentials(), addr, caFile)
 	case errors.As(err, &refused):
-		return about(err, "%s, and the system's CAs count: want the CA of %s in a file %s there", s.setCredentials(), addr, caFile)
+		return about(err, "%s, and only the system's CAs count: want a folder with the CA of %s in the file %s", s.setCredentials(), addr, caFile)
 	case errors.As(err, &failed) && failed.Op == "dial":
 		return err
 	}

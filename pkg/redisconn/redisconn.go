@@ -63,7 +63,7 @@ func Parse(address, credentials string) (Server, error) {
 	}
 	if strings.Contains(address, "@") {
 		// It may contain a password, so the error does not repeat it.
-		return Server{}, fmt.Errorf("address has a user in it, want %s; user and password are read from the files %s and %s of the folder of credentials",
+		return Server{}, fmt.Errorf("address contains a user, want %s; put user and password into the files %s and %s of the credentials folder",
 			Accepted, usernameFile, passwordFile)
 	}
 	sentinel := false
@@ -95,10 +95,10 @@ func Parse(address, credentials string) (Server, error) {
 	}
 	info, err := os.Stat(credentials)
 	if err == nil && !info.IsDir() {
-		err = errors.New("it is no folder")
+		err = errors.New("not a folder")
 	}
 	if err != nil {
-		return Server{}, fmt.Errorf("credentials of Redis in %s, want a folder with the files %s, %s and %s, each of which may be missing: %w",
+		return Server{}, fmt.Errorf("credentials of Redis are in %s, want a folder with the files %s, %s and %s, each of which may be missing: %w",
 			credentials, usernameFile, passwordFile, caFile, err)
 	}
 	if sentinel {
@@ -196,7 +196,7 @@ func readLogin(dir, usernameFile, passwordFile string) (login, error) {
 		return login{}, err
 	}
 	if username != "" && password == "" {
-		return login{}, unusable(dir, fmt.Errorf("the file %s names a user, and the file %s is missing or empty", usernameFile, passwordFile))
+		return login{}, unusable(dir, fmt.Errorf("the file %s names a user, but the file %s is missing or empty", usernameFile, passwordFile))
 	}
 	return login{username, password}, nil
 }
@@ -263,7 +263,7 @@ func (s Server) roots() (*x509.CertPool, error) {
 	}
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(data) {
-		return nil, unusable(s.credentials, fmt.Errorf("the file %s has no certificate in PEM", caFile))
+		return nil, unusable(s.credentials, fmt.Errorf("the file %s contains no PEM certificate", caFile))
 	}
 	return roots, nil
 }

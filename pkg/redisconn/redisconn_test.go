@@ -133,11 +133,11 @@ func TestErrorsNameTheSetting(t *testing.T) {
 		},
 		"no CA": {
 			tlsAddr, []string{"ca.crt"}, nil,
-			[]string{"unknown authority", "LIBRA_REDIS_CREDENTIALS", "DIR", "the system's CAs count: want the CA of " + s.Addr + " in a file ca.crt"},
+			[]string{"unknown authority", "LIBRA_REDIS_CREDENTIALS", "DIR", "the system's CAs count: want a folder with the CA of " + s.Addr + " in the file ca.crt"},
 		},
 		"a CA that is none": {
 			tlsAddr, nil, map[string]string{"ca.crt": "not one"},
-			[]string{"LIBRA_REDIS_CREDENTIALS", "DIR", "the file ca.crt has no certificate in PEM"},
+			[]string{"LIBRA_REDIS_CREDENTIALS", "DIR", "the file ca.crt contains no PEM certificate"},
 		},
 		"an address that is not in the certificate": {
 			"rediss://" + strings.Replace(s.Addr, "127.0.0.1", "0.0.0.0", 1), nil, nil,
@@ -240,8 +240,8 @@ func TestTLSWantsTheRightCA(t *testing.T) {
 		t.Fatal(err)
 	}
 	for want, data := range map[string]string{
-		"unknown authority":         string(redistest.NewCA(t).PEM),
-		"has no certificate in PEM": "not one",
+		"unknown authority":           string(redistest.NewCA(t).PEM),
+		"contains no PEM certificate": "not one",
 	} {
 		write(t, filepath.Join(dir, "ca.crt"), data)
 		if err := ask(); err == nil || !strings.Contains(err.Error(), want) {

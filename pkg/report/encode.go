@@ -78,7 +78,7 @@ func Decode(encoded []byte, into Record) error {
 	text := bufio.NewReader(io.LimitReader(flate.NewReader(bytes.NewReader(encoded[1:])), maxText))
 	fields, err := binary.ReadUvarint(text)
 	if err != nil {
-		return fmt.Errorf("the record's number of fields: %w", err)
+		return fmt.Errorf("reading the record's number of fields: %w", err)
 	}
 	if fields > 1024 {
 		return fmt.Errorf("the record has %d fields for each function, want at most 1024", fields)
@@ -90,7 +90,7 @@ func Decode(encoded []byte, into Record) error {
 			break
 		}
 		if err != nil {
-			return fmt.Errorf("function %d of the record: %w", len(decoded)+1, err)
+			return fmt.Errorf("reading function %d of the record: %w", len(decoded)+1, err)
 		}
 		if len(decoded) == MaxFunctions {
 			return fmt.Errorf("the record has more than %d functions", MaxFunctions)

@@ -102,7 +102,7 @@ func NewLive(client kubernetes.Interface, objects dynamic.Interface, refused fun
 				watched.absent.Store(true)
 				return
 			}
-			refused(fmt.Errorf("cannot watch %s, so the settings stay as they are; get, list and watch on them are needed: %w", watched.what, err))
+			refused(fmt.Errorf("cannot watch %s, so the settings stay as they are; this needs the verbs get, list and watch: %w", watched.what, err))
 		}); err != nil {
 			return nil, fmt.Errorf("following %s: %w", watched.what, err)
 		}
@@ -152,7 +152,7 @@ func (l *Live) unread() (unread []string) {
 // Ready is a probe: it fails until everything has been read once.
 func (l *Live) Ready(*http.Request) error {
 	if unread := l.unread(); len(unread) > 0 {
-		return fmt.Errorf("these have not been read yet: %s; get, list and watch on them are needed, and the log says what is refused", strings.Join(unread, ", "))
+		return fmt.Errorf("still waiting to read %s; this needs the verbs get, list and watch on them, and the log names any refusal", strings.Join(unread, ", "))
 	}
 	return nil
 }
@@ -235,7 +235,7 @@ func (l *Live) setSource(of *sources, kind string) func(any) {
 		}
 		source, err := api.ParseSource(object.GetLabels()[api.SourceLabel])
 		if err != nil {
-			l.refused(fmt.Errorf("label %s of %s %s is as none: %w", api.SourceLabel, kind, object.GetName(), err))
+			l.refused(fmt.Errorf("ignoring label %s of %s %s: %w", api.SourceLabel, kind, object.GetName(), err))
 			of.byName.Delete(object.GetName())
 		} else {
 			of.byName.Store(object.GetName(), source)

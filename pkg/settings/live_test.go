@@ -199,7 +199,7 @@ func TestLiveFollowsTheConfigMap(t *testing.T) {
 		c.edit(map[string]string{"mode": "on", "source": "node", "sauce": "node"})
 		c.expectRefusedMetric(1)
 		c.expectSettings(Settings{Mode: api.ModeFull, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan, SafeguardPercent: 80, Platform: Default.Platform, Placement: Default.Placement},
-			`not all settings are accepted: key "mode" of ConfigMap libra-system/config-libra: mode is "on", want observe, lend or full; until then it is "full"`)
+			`not all settings are accepted: key "mode" of ConfigMap libra-system/config-libra: mode is "on", want observe, lend or full; until it is corrected, "full" applies`)
 
 		c.edit(map[string]string{"mode": "full"})
 		c.expectRefusedMetric(0)
@@ -217,13 +217,13 @@ func TestLiveBeginsWithABadConfigMap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := follow(t, configMap(map[string]string{"mode": "full", "source": "pool"}))
 		c.expectRefusedMetric(1)
-		c.expectSettings(Settings{Mode: api.ModeFull, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan, SafeguardPercent: 80, Platform: Default.Platform, Placement: Default.Placement}, `source is "pool", want node or owners; until then it is "node"`)
+		c.expectSettings(Settings{Mode: api.ModeFull, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan, SafeguardPercent: 80, Platform: Default.Platform, Placement: Default.Placement}, `source is "pool", want node or owners; until it is corrected, "node" applies`)
 		c.do(c.client.CoreV1().ConfigMaps(Namespace).Delete(t.Context(), ConfigMap, metav1.DeleteOptions{}))
 		c.expectRefusedMetric(0)
 	})
 	synctest.Test(t, func(t *testing.T) {
 		c := follow(t, configMap(map[string]string{"mode": "fully", "source": "owners"}))
-		c.expectSettings(Settings{Mode: api.ModeObserve, MaxMode: Default.MaxMode, Source: api.SourceOwners, MinLoan: Default.MinLoan, SafeguardPercent: 80, Platform: Default.Platform, Placement: Default.Placement}, `until then it is "observe"`)
+		c.expectSettings(Settings{Mode: api.ModeObserve, MaxMode: Default.MaxMode, Source: api.SourceOwners, MinLoan: Default.MinLoan, SafeguardPercent: 80, Platform: Default.Platform, Placement: Default.Placement}, `until it is corrected, "observe" applies`)
 	})
 }
 
@@ -241,8 +241,8 @@ func TestLiveSources(t *testing.T) {
 		slices.Sort(c.refused)
 		c.mu.Unlock()
 		c.expectRefused(
-			`label libra.dev/source of namespace bad is as none: source is "Node", want node or owners`,
-			`label libra.dev/source of node bad is as none: source is "any", want node or owners`,
+			`ignoring label libra.dev/source of namespace bad: source is "Node", want node or owners`,
+			`ignoring label libra.dev/source of node bad: source is "any", want node or owners`,
 		)
 		c.expectSources(map[string]api.Source{
 			"other/other": api.SourceNode, "bad/bad": api.SourceNode, "owners/bad": api.SourceOwners,
@@ -335,13 +335,13 @@ func TestNothingChangesBeforeAllIsRead(t *testing.T) {
 		if c.live.Synced() {
 			t.Error("Synced() before the nodes are read")
 		}
-		if err := c.live.Ready(nil); err == nil || !strings.Contains(err.Error(), "not been read yet: nodes; get, list and watch") {
+		if err := c.live.Ready(nil); err == nil || !strings.Contains(err.Error(), "still waiting to read nodes; this needs the verbs get, list and watch") {
 			t.Errorf("Ready() = %v, want an error that names the nodes alone", err)
 		}
 		if got := c.live.For("ns").ModeOf(map[string]string{api.ModeAnnotation: "full"}); got != api.ModeObserve {
 			t.Errorf("the mode of a revision in full is %s, want observe", got)
 		}
-		c.expectSettings(Default, "cannot watch nodes, so the settings stay as they are; get, list and watch on them are needed")
+		c.expectSettings(Default, "cannot watch nodes, so the settings stay as they are; this needs the verbs get, list and watch")
 
 		forbidden.Store(false)
 		before := c.changes.Load()

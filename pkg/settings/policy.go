@@ -117,7 +117,7 @@ func (p policy) ofNamespace() (policy, error) {
 		return p, nil
 	}
 	p.cpuReserve = field[int64]{}
-	return p, fmt.Errorf("spec.cpuReserve is of nodes, so that only HarvestPolicy %s/%s may say it, and it is as none here", Namespace, v1alpha1.HarvestPolicyName)
+	return p, fmt.Errorf("spec.cpuReserve is ignored: it applies to nodes, so only HarvestPolicy %s/%s may set it", Namespace, v1alpha1.HarvestPolicyName)
 }
 
 // nothing is the policy of a namespace whose own cannot be read: whoever wrote that meant some bound.
@@ -208,7 +208,7 @@ func PolicyOf(object *unstructured.Unstructured) (typed v1alpha1.HarvestPolicy, 
 	typed, p, err := written(object)
 	switch {
 	case err != nil && object.GetNamespace() == Namespace:
-		return typed, fmt.Errorf("what a part read last holds in it, and one that has started since only observes: %w", err)
+		return typed, fmt.Errorf("each part of Libra keeps the last version that it could read, or only observes if it has read none or spec.maxMode is wrong: %w", err)
 	case err != nil:
 		return typed, fmt.Errorf("the namespace's functions are only observed: %w", err)
 	case object.GetNamespace() != Namespace:
@@ -262,15 +262,15 @@ func (l *Live) setDefault(p policy, spec v1alpha1.HarvestPolicySpec, err error) 
 	was := l.policies.byDefault.Load()
 	l.policies.partly.Store(err != nil)
 	if err != nil {
-		until := "it is as before until then"
+		until := "the settings stay as they were until it is corrected"
 		if p = *nothing; was != nil {
 			p = *was
 		} else {
-			until = "all functions are only observed until then"
+			until = "all functions are only observed until it is corrected"
 		}
 		// A mistyped attempt to turn something off must not turn on more.
 		if _, bad := api.ParseMode(string(spec.MaxMode)); spec.MaxMode != "" && bad != nil {
-			p.maxMode, until = api.ModeObserve, "all functions are only observed until then"
+			p.maxMode, until = api.ModeObserve, "all functions are only observed until it is corrected"
 		}
 		l.refused(fmt.Errorf("HarvestPolicy %s/%s, the cluster's default, cannot be read; %s: %w", Namespace, v1alpha1.HarvestPolicyName, until, err))
 	}

@@ -229,7 +229,7 @@ func TestTheClustersDefaultThatCannotBeRead(t *testing.T) {
 			was := c.live.Settings()
 			c.update(Namespace, map[string]any{field: value})
 			c.expectRefusedMetric(1)
-			c.expectSettings(was, "HarvestPolicy libra-system/default, the cluster's default, cannot be read; it is as before until then: spec."+field)
+			c.expectSettings(was, "HarvestPolicy libra-system/default, the cluster's default, cannot be read; the settings stay as they were until it is corrected: spec."+field)
 			c.update(Namespace, map[string]any{"mode": "observe"})
 			c.expectRefusedMetric(0)
 			if got := c.live.For("shop"); got.ModeOf(nil) != api.ModeObserve || got.CPUReserveMilli != 0 {
@@ -238,7 +238,7 @@ func TestTheClustersDefaultThatCannotBeRead(t *testing.T) {
 
 			c.remove(Namespace)
 			c.create(Namespace, "default", map[string]any{field: value})
-			c.expectRefused("all functions are only observed until then: spec." + field)
+			c.expectRefused("all functions are only observed until it is corrected: spec." + field)
 			if got := c.live.For("shop").ModeOf(map[string]string{api.ModeAnnotation: "full"}); got != api.ModeObserve {
 				t.Errorf("%s %v at the start: the mode is %s, want observe", field, value, got)
 			}
@@ -254,7 +254,7 @@ func TestTheClustersDefaultThatCannotBeRead(t *testing.T) {
 		c := follow(t, configMap(map[string]string{"mode": "full"}))
 		c.create(Namespace, "default", map[string]any{"mode": "full"})
 		c.update(Namespace, map[string]any{"mode": "full", "maxMode": "off"})
-		c.expectRefused("all functions are only observed until then: spec.maxMode")
+		c.expectRefused("all functions are only observed until it is corrected: spec.maxMode")
 		if got := c.live.For("shop").ModeOf(nil); got != api.ModeObserve {
 			t.Errorf("the mode is %s, want observe", got)
 		}
@@ -268,7 +268,7 @@ func TestOnlyTheClusterReservesCPU(t *testing.T) {
 		want := Default
 		want.Mode = api.ModeFull
 		c.expectFor("shop", want)
-		c.expectSettings(Default, "HarvestPolicy shop/default: spec.cpuReserve is of nodes, so that only HarvestPolicy libra-system/default may say it")
+		c.expectSettings(Default, "HarvestPolicy shop/default: spec.cpuReserve is ignored: it applies to nodes, so only HarvestPolicy libra-system/default may set it")
 	})
 }
 

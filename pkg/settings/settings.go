@@ -151,7 +151,7 @@ func edit[T any](to *T, was T, shown, value string, parse func(string) (T, error
 	parsed, err := parse(value)
 	if err != nil {
 		*to = was
-		return fmt.Errorf("%w; until then it is %.64q", err, shown)
+		return fmt.Errorf("%w; until it is corrected, %.64q applies", err, shown)
 	}
 	*to = parsed
 	return nil
@@ -170,7 +170,7 @@ func parseNamespaces(value string) (Namespaces, error) {
 			continue
 		}
 		if problems := validation.IsDNS1123Label(name); len(problems) > 0 {
-			return "", fmt.Errorf("%.64q is no name of a namespace, want names with commas between, such as knative-serving,istio-system", name)
+			return "", fmt.Errorf("%.64q is not the name of a namespace, want comma-separated names, such as knative-serving,istio-system", name)
 		}
 		names = append(names, name)
 	}

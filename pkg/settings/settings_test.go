@@ -48,11 +48,11 @@ func TestParseNamesWhatIsWrong(t *testing.T) {
 	for _, tc := range []struct{ key, value, want string }{
 		{"mode", "on", `mode is "on", want observe, lend or full`},
 		{"mode", "", "want observe, lend or full"},
-		{"max-mode", "off", `mode is "off", want observe, lend or full; until then it is "observe"`},
+		{"max-mode", "off", `mode is "off", want observe, lend or full; until it is corrected, "observe" applies`},
 		{"max-mode", "", "want observe, lend or full"},
 		{"source", "pool", `source is "pool", want node or owners`},
 		{"source", "", "want node or owners"},
-		{"platform-namespaces", "a,B", `"B" is no name of a namespace, want names with commas between`},
+		{"platform-namespaces", "a,B", `"B" is not the name of a namespace, want comma-separated names`},
 		{"placement", "jsq", `placement is "jsq", want default, coverage, hash, round-robin, join-shortest-queue, minimum-worker-set, `},
 		{"Mode", "full", "there is no such setting, want mode, max-mode, source, platform-namespaces or placement"},
 	} {
@@ -100,15 +100,15 @@ func TestEditKeepsWhatCannotBeRead(t *testing.T) {
 		says string
 	}{
 		"mode": {map[string]string{"mode": "on", "source": "node"},
-			Settings{Mode: api.ModeFull, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan, SafeguardPercent: 80, Platform: Default.Platform, Placement: api.PlacementDefault}, `want observe, lend or full; until then it is "full"`},
+			Settings{Mode: api.ModeFull, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan, SafeguardPercent: 80, Platform: Default.Platform, Placement: api.PlacementDefault}, `want observe, lend or full; until it is corrected, "full" applies`},
 		"the most of all modes": {map[string]string{"max-mode": "none", "mode": "full"},
-			Settings{Mode: api.ModeFull, MaxMode: api.ModeObserve, Source: api.SourceNode, MinLoan: Default.MinLoan, SafeguardPercent: 80, Platform: Default.Platform, Placement: api.PlacementDefault}, `until then it is "observe"`},
+			Settings{Mode: api.ModeFull, MaxMode: api.ModeObserve, Source: api.SourceNode, MinLoan: Default.MinLoan, SafeguardPercent: 80, Platform: Default.Platform, Placement: api.PlacementDefault}, `until it is corrected, "observe" applies`},
 		"source": {map[string]string{"source": "owner"},
-			Settings{Mode: api.ModeObserve, MaxMode: Default.MaxMode, Source: api.SourceOwners, MinLoan: Default.MinLoan, SafeguardPercent: 80, Platform: Default.Platform, Placement: api.PlacementDefault}, `until then it is "owners"`},
+			Settings{Mode: api.ModeObserve, MaxMode: Default.MaxMode, Source: api.SourceOwners, MinLoan: Default.MinLoan, SafeguardPercent: 80, Platform: Default.Platform, Placement: api.PlacementDefault}, `until it is corrected, "owners" applies`},
 		"platform": {map[string]string{"platform-namespaces": "A", "mode": "lend"},
-			Settings{Mode: api.ModeLend, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan, SafeguardPercent: 80, Platform: "a,b", Placement: api.PlacementDefault}, `until then it is "a,b"`},
+			Settings{Mode: api.ModeLend, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan, SafeguardPercent: 80, Platform: "a,b", Placement: api.PlacementDefault}, `until it is corrected, "a,b" applies`},
 		"placement": {map[string]string{"placement": "best", "mode": "lend"},
-			Settings{Mode: api.ModeLend, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan, SafeguardPercent: 80, Platform: Default.Platform, Placement: api.PlacementStock}, `until then it is "stock"`},
+			Settings{Mode: api.ModeLend, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan, SafeguardPercent: 80, Platform: Default.Platform, Placement: api.PlacementStock}, `until it is corrected, "stock" applies`},
 		"a key that there is not": {map[string]string{"mod": "full", "mode": "lend"},
 			Settings{Mode: api.ModeLend, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan, SafeguardPercent: 80, Platform: Default.Platform, Placement: api.PlacementDefault}, "there is no such setting"},
 	} {

@@ -40,13 +40,13 @@ func Widen() error {
 	}
 	self, err := os.Executable()
 	if err != nil {
-		return fmt.Errorf("starting anew with a wider timer slack: %w", err)
+		return fmt.Errorf("restarting with a wider timer slack: %w", err)
 	}
 	if err := os.Setenv(widened, "set"); err != nil {
-		return fmt.Errorf("starting anew with a wider timer slack: %w", err)
+		return fmt.Errorf("restarting with a wider timer slack: %w", err)
 	}
 	if err := syscall.Exec(self, os.Args, os.Environ()); err != nil {
-		return fmt.Errorf("starting %s anew with a wider timer slack: %w", self, err)
+		return fmt.Errorf("restarting %s with a wider timer slack: %w", self, err)
 	}
 	return nil
 }

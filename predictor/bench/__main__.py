@@ -18,7 +18,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m bench",
         description="Measures the predictor on functions that it really runs. The first run takes two cores"
-        " for about twenty minutes; anything else that runs meanwhile shows in the results.",
+        " for about twenty minutes; anything else that runs meanwhile distorts the results.",
     )
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], help="default: 1 2 3")
     parser.add_argument(
@@ -30,14 +30,14 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
         default=100,
         help="calls per function and seed to hold out and predict (default: 100)",
     )
-    parser.add_argument("--fresh", action="store_true", help="measure the calls again, even if kept")
+    parser.add_argument("--fresh", action="store_true", help="measure the calls again, even if some are kept")
     parser.add_argument(
         "--minutes", type=float, default=40, help="minutes after which to give up making calls (default: 40)"
     )
     parser.add_argument(
         "--skip-serving",
         action="store_true",
-        help="skip what needs Go, redis-server and a running server",
+        help="skip the measurements that need Go, redis-server and a running server",
     )
     parser.add_argument(
         "--quick", action="store_true", help="a two-minute smoke test, whose figures mean nothing"
@@ -72,7 +72,7 @@ def _run(options: argparse.Namespace) -> None:
     )
 
     trials = heldout.trials(calls, options.train, _progress)
-    to_output("asking after a drift, comparing tables")
+    to_output("answering after a drift, comparing tables")
     drifted = {step: drift.drifts(calls, options.train, step) for step in drift.STEPS}
     comparisons = exactness.COMPARISONS // (10 if options.quick else 1)
     exact = exactness.compared(calls, options.train, comparisons, _progress)

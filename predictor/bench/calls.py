@@ -93,7 +93,7 @@ def measured(
     for seed in seeds:
         kept = directory / f"calls-{digest()}-seed{seed}-{count}.json"
         if kept.exists() and not fresh:
-            say(f"seed {seed}: {count} calls of each function, measured before, from {kept.name}")
+            say(f"seed {seed}: read {count} earlier calls of each function from {kept.name}")
             read = json.loads(kept.read_text())
             calls[seed] = {name: [Call(**call) for call in read[name]] for name in WORKLOADS}
             continue
@@ -126,7 +126,7 @@ def _make(seed: int, count: int, deadline: float, say: Say) -> dict[str, list[Ca
                 if now > deadline:
                     raise NotMeasuredError(
                         f"seed {seed}: only {i + 1} of {count} calls of each function in the time allowed;"
-                        " give more with --minutes, or take fewer --seeds"
+                        " allow more with --minutes, or use fewer --seeds"
                     )
         finally:
             for function in functions:

@@ -246,12 +246,12 @@ def _learner(out: Path, port: int, pinned: bool, observer: _Observer, count: int
         metrics["asked_mib"], _ = _memory_mib(server)
         liveness = _Liveness(server)
         with liveness.watching():
-            to_output(f"{_OBSERVATIONS} observations at once")
+            to_output(f"appending {_OBSERVATIONS} observations at once")
             began = time.monotonic()
             observer.append_all()
             observer.all_learned()
             metrics["observed_per_s"] = _OBSERVATIONS / (time.monotonic() - began)
-            to_output(f"{_RATE} observations a second, for {_RATE_SECONDS} s")
+            to_output(f"appending {_RATE} observations a second, for {_RATE_SECONDS} s")
             before = _cpu_seconds(server)
             observer.append_for(_RATE_SECONDS)
             observer.all_learned()
@@ -285,10 +285,10 @@ def _measure(options: argparse.Namespace, calls: Calls) -> tuple[dict[str, float
         "replica_mib": Goal(_mib(limits["memory"])),
         "longest_unanswered_s": Goal(_LIVENESS_SECONDS),
     }
-    to_output(f"{len(WORKLOADS)} functions learn")
+    to_output(f"learning {len(WORKLOADS)} functions")
     states = _learned(calls)
     by_size = sum(any(table.thresholds for table in _tables(state)) for state in states)
-    to_output(f"{by_size} of them by size; they are stored as {count}")
+    to_output(f"{by_size} of them have answers by size; storing copies of them as {count} functions")
     with redis_server(out, pinned, arguments) as port:
         client = redis.Redis(host="127.0.0.1", port=port, protocol=2)
         before, rss_before = _data_bytes(client), int(client.info("memory")["used_memory_rss"]) / _MIB

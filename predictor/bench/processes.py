@@ -64,11 +64,13 @@ def eventually(what: str, process: subprocess.Popen[bytes], log: Path, probe: Ca
     deadline = time.monotonic() + WAIT_SECONDS
     while time.monotonic() < deadline:
         if process.poll() is not None:
-            raise NotMeasuredError(f"{what}: it ended with {process.returncode}, see {log}")
+            raise NotMeasuredError(
+                f"waiting until {what}: the process ended with {process.returncode}, see {log}"
+            )
         if (found := probe()) is not None:
             return found
         time.sleep(0.1)
-    raise NotMeasuredError(f"{what}: not within {WAIT_SECONDS:.0f} s, see {log}")
+    raise NotMeasuredError(f"waiting until {what}: not within {WAIT_SECONDS:.0f} s, see {log}")
 
 
 @contextlib.contextmanager

@@ -92,7 +92,7 @@ def table_2(trials: Sequence[Trial], say: Say) -> None:
     table(
         say,
         "Table 2. Accuracy CPU / accuracy memory / R² duration, mean over the seeds. Ours: XGBoost's most"
-        " probable option and median duration. 'Answered' is what is said instead, which errs upward on"
+        " probable option and median duration. 'Answered' is the predictor's answer, which errs upward on"
         " purpose.",
         rows,
     )
@@ -153,9 +153,9 @@ def cpu_times(trials: Sequence[Trial], say: Say) -> Metrics:
             }
     table(
         say,
-        "CPU time, frozen: share of the pairs of held-out calls, of whatever functions of one seed, whose"
-        " predictions are in the order of what they used, mean over the seeds; and share of calls predicted"
-        " within a factor of two.",
+        "CPU time, frozen: share of the pairs of held-out calls, of any functions of one seed, whose"
+        " predictions are in the same order as the CPU times that they used, mean over the seeds; and share"
+        " of calls predicted within a factor of two.",
         rows,
     )
     return metrics
@@ -176,9 +176,9 @@ def _explained(kind: str) -> str:
     return (
         "Under: share under-predicted [Wilson 95 %]. Harvest: share of what an oracle would lend [bootstrap"
         f" 95 %] when the owner has allocated {allocation}; an under-predicted call lends nothing or,"
-        " penalised, minus what it lacked. By time: each call counts for as long as it took. Of least:"
+        " penalised, minus what it lacked. By time: each call is weighted by its duration. Of least:"
         " harvest if the owner had allocated the least that holds every call. Frozen: nothing is learned from"
-        " held-out calls. Online: each is learned from once it was answered. Best constant: the lowest answer"
+        " held-out calls. Online: each is learned from after it is answered. Best constant: the lowest answer"
         " for each function that, with the held-out calls known, misses no more than"
         f" {100 * _MAY_MISS[kind]:.0f} % of them."
     )
@@ -257,8 +257,8 @@ def _by_function(trials: Sequence[Trial], say: Say) -> None:
         rows.append(row)
     table(
         say,
-        "Ours by function. Least: the options that hold every measured call. Online:"
-        " under-predicted when learning goes on. Gate: seeds with which the paper's 0.9 would be passed."
+        "Ours by function. Least: the smallest options that hold every measured call. Online:"
+        " under-predicted when learning goes on. Gate: seeds that would pass the paper's threshold of 0.9."
         " Estimators: CPU/memory/duration, (x)gboost, (h)istogram.",
         rows,
     )
@@ -290,8 +290,9 @@ def drift_recovery(found: Sequence[drift.Drift], step: int, say: Say) -> tuple[M
         rows.append([f"{drift.OURS}, {name} ({len(of)})", str(r.first), str(r.later), str(r.later_harvest)])
     table(
         say,
-        f"Memory demand times {drift.FACTOR} from one call to the next, with {step >> 20}Mi between options:"
-        f" the {len(felt)} of {len(found)} functions and seeds of which most calls then need another option.",
+        f"Memory demand grows by a factor of {drift.FACTOR} from one call to the next, with {step >> 20}Mi"
+        f" between options: the {len(felt)} of {len(found)} pairs of function and seed of which most calls"
+        " then need another option.",
         rows,
     )
     if not felt:

@@ -66,7 +66,7 @@ def measured(calls: Calls, train: int, out: Path, quick: bool, say: Say) -> Serv
         load = ("load", "--address", f"127.0.0.1:{http_port}", "--model", models)
         lasting = ("--duration", "2s" if quick else "15s")
         for clients in _CLIENTS:
-            say(f"{clients} at a time, as fast as it answers")
+            say(f"{clients} clients, as fast as the server answers")
             loads.append(_tool(pinned, tool, *load, *lasting, "--connections", str(clients)))
         say(f"{_RATE} requests per second")
         loads.append(
@@ -147,7 +147,9 @@ def _finished(command: Sequence[str]) -> str:
     except subprocess.TimeoutExpired as error:
         raise NotMeasuredError(str(error)) from error
     except OSError as error:
-        raise NotMeasuredError(f"{command[0]}: {error}; --skip-serving leaves out what needs it") from error
+        raise NotMeasuredError(
+            f"{command[0]}: {error}; --skip-serving skips the measurements that need it"
+        ) from error
     if done.returncode != 0 and not done.stdout:
         raise NotMeasuredError(f"{' '.join(command)} failed:\n{done.stderr}")
     return done.stdout
@@ -195,7 +197,7 @@ def observation(name: str, call: Call) -> dict[str, Any]:
 
 def _settled(http_port: int, functions: dict[str, list[Call]], say: Say) -> dict[str, Any]:
     """The answer of every function, once all are modelled and nothing has changed for a while."""
-    say("the server learns")
+    say("waiting until the server has learned")
     deadline = time.monotonic() + WAIT_SECONDS
     before: dict[str, Any] = {}
     since = time.monotonic()

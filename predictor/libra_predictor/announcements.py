@@ -75,5 +75,5 @@ def _read(data: bytes) -> Announcement | None:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        log.warning("announcement on %s ignored: %s: %s", CHANNEL, where, first["msg"])
+        log.warning("ignored an announcement on %s: %s: %s", CHANNEL, where, first["msg"])
         return None

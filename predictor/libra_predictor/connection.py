@@ -83,16 +83,16 @@ def explain(error: BaseException, credentials: str) -> str:
         return told
     setting = f"{_SETTING} is {credentials}" if credentials else f"{_SETTING} is not set"
     if isinstance(error, NoPermissionError):
-        what = "want one with the rights of manifests/components/redis-auth/users.acl"
+        what = "want a user with the rights of manifests/components/redis-auth/users.acl"
         return f"{setting}, with the user {_user(credentials)}: {what}: {told}"
     if isinstance(error, AuthenticationError):
         if "Authentication required" in told:
             return f"{setting}: want a folder with the files username and password: {told}"
-        what = "want one that Redis has, and its password in the file password"
+        what = "want a user that Redis has, and its password in the file password"
         return f"{setting}, with the user {_user(credentials)}: {what}: {told}"
     if "CERTIFICATE_VERIFY_FAILED" in told or "X509" in told:
         there = bool(credentials) and Path(credentials, "ca.crt").exists()
-        instead = "" if there else ", without which the system's CAs count"
+        instead = "" if there else "; without that file, the system's CAs count"
         return f"{setting}: want the CA of Redis in the file ca.crt{instead}: {told}"
     return told
 
@@ -101,9 +101,9 @@ def hint(error: BaseException, tls: bool) -> str:
     """A guess at what is wrong with the address of a Redis that has never answered."""
     told = str(error)
     if not tls and ("reset by peer" in told or "closed by server" in told):
-        return "; a Redis that wants TLS does that, want rediss:// for it"
+        return "; a Redis that requires TLS does that: want rediss:// for it"
     if tls and isinstance(error, redis.exceptions.TimeoutError):
-        return "; so does a Redis without TLS, want redis:// for it"
+        return "; a Redis without TLS does that, too: want redis:// for it"
     return ""
 
 

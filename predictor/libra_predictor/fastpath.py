@@ -128,7 +128,7 @@ def _replayed(body: bytes, receive: _Receive) -> _Receive:
 
 
 async def _refuse(send: _Send) -> None:
-    error = f"the body is too large: accepted are at most {LARGEST_BODY} bytes"
+    error = f"the body is too large: want at most {LARGEST_BODY} bytes"
     await _respond(send, 413, orjson.dumps({"error": error}))
 
 

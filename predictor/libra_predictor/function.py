@@ -389,7 +389,7 @@ class Function:
             names = " and ".join(_RESOURCES[i] for i in short)
             return (
                 Stage.DRIFTED,
-                f"{_DRIFT_MISSES} of the last {LATELY} calls needed more {names} than was answered",
+                f"{_DRIFT_MISSES} of the last {LATELY} calls needed more {names} than was predicted",
             )
         settled = not self._urgent and max(len(missed) for missed in self._past.missed) == LATELY
         if self.published.stage is Stage.DRIFTED and not settled:
@@ -529,7 +529,7 @@ class Function:
         )
 
     def _profiling(self) -> str:
-        until = "answered as the revision before it was" if self._inherited else "use the user allocation"
+        until = "answered like the revision before it" if self._inherited else "use the user allocation"
         apart, startups, known = "", len(self._past.startups), self._past.known
         if startups and not known:
             count = f"{STARTUPS} or more" if startups == STARTUPS else startups
@@ -543,5 +543,5 @@ class Function:
 def _position(entry_id: str) -> tuple[int, int]:
     match = _ENTRY_ID.fullmatch(entry_id)
     if match is None:
-        raise ValueError(f"entry id {entry_id!r}: accepted is milliseconds-number, as Redis gives them")
+        raise ValueError(f"entry id {entry_id!r}: want milliseconds-number, as Redis assigns them")
     return int(match[1]), int(match[2])

@@ -47,7 +47,7 @@ class Calls(BaseModel):
     def _same_lengths(self) -> Self:
         lengths = {name: len(getattr(self, name)) for name in type(self).model_fields}
         if len(set(lengths.values())) > 1:
-            raise ValueError(f"columns of lengths {lengths}: accepted is one length")
+            raise ValueError(f"the columns have the lengths {lengths}: want the same length for all")
         return self
 
     @classmethod

@@ -105,7 +105,7 @@ class Predictor:
             )
             await self._save_last(learning)
         except LockLostError as lost:
-            log.warning("this replica does not learn any more: %s", lost)
+            log.warning("this replica no longer learns: %s", lost)
         finally:
             if learning.loaded:
                 self._before = learning.functions
@@ -124,4 +124,4 @@ class Predictor:
             async with asyncio.timeout(_LAST_SAVE_SECONDS):
                 await learning.save()
         except (StoreUnreachableError, *UNREACHABLE) as error:
-            log.warning("the last observations will be learned again: %s", error)
+            log.warning("could not save the last observations, which will be learned again: %s", error)

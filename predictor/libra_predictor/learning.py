@@ -104,7 +104,7 @@ class Learning:
                 await self._begin(before)
                 break
             except (StoreUnreachableError, *UNREACHABLE) as error:
-                self._failed("what was learned could not be loaded", error)
+                self._failed("could not load the learned functions, retrying", error)
             await asyncio.sleep(back_off.next())
         before.clear()
         await first_of(self._consume(), self._save(), self._refit_all(), self._retire_all())
@@ -121,13 +121,13 @@ class Learning:
         opened = await self._stream.open()
         index = await self._store.index()
         if index.fence > self._hold.fence:
-            raise LockLostError(f"the store was written under fence {index.fence}, after {self._hold.fence}")
+            raise LockLostError(f"the store was written under fence {index.fence}, above {self._hold.fence}")
         functions: dict[str, Function] = {}
         refused: dict[str, Refused] = {}
         for some in parts(index.tokens):
             for name, state in (await self._store.load(some)).items():
                 if isinstance(state, Refused):
-                    log.error("function=%s is learned anew from what is recorded: %s", name, state.problem)
+                    log.error("function=%s is learned anew from the stream: %s", name, state.problem)
                     refused[name] = state
                 else:
                     functions[name] = Function.restore(state, self._settings)
@@ -141,9 +141,9 @@ class Learning:
         for name in refused.keys() - self.functions.keys():
             if refused[name].newer:
                 left.add(name)
-                log.warning("function=%s stays as it is stored, by a newer predictor", name)
+                log.warning("function=%s stays in the store as a newer predictor wrote it", name)
             else:
-                log.warning("function=%s dropped: it is not recorded any more", name)
+                log.warning("function=%s dropped: no recorded observations of it are left", name)
                 self._dropped[name] = None
         self.functions = dict(sorted(self.functions.items(), key=lambda item: _last_seen(item[1])))
         while len(self.functions) > self._settings.max_functions:
@@ -166,7 +166,7 @@ class Learning:
         self.loaded = True
         self._save_all_now()
         log.info(
-            "learning under fence %d: %d functions known, %d of them rebuilt",
+            "learning under fence %d: %d functions known, %d store entries refused",
             self._hold.fence,
             len(self.functions),
             len(refused),
@@ -185,7 +185,7 @@ class Learning:
                 self.functions[name] = _adopted(published, self._settings)
                 self._announced[name] = published.version
                 self._mark(name)
-        log.warning("Redis was lost: %d functions are kept from memory", len(self._changed))
+        log.warning("Redis lost its data: %d functions kept from memory", len(self._changed))
 
     async def _rebuild(self, refused: Collection[str]) -> None:
         if not refused:
@@ -207,7 +207,8 @@ class Learning:
         if id_order(opened.newest) >= newest or not (opened.group_is_new or clock_went_back):
             return
         log.warning(
-            "%s ends at entry %s, before %d-%d that was learned: Redis was lost, it is read from the start",
+            "%s ends at entry %s, before the learned entry %d-%d: Redis lost its data, and the stream is read"
+            " from the start",
             STREAM,
             opened.newest,
             *newest,
@@ -290,7 +291,7 @@ class Learning:
             while len(self.functions) >= self._settings.max_functions:
                 oldest = next(iter(self.functions))
                 log.warning(
-                    "function=%s dropped: it was not observed for longest of %d",
+                    "function=%s dropped: it was observed least recently of %d",
                     oldest,
                     self._settings.max_functions,
                 )
@@ -371,7 +372,7 @@ class Learning:
                 back_off.reset()
                 wait = SAVE_SECONDS
             except (StoreUnreachableError, *UNREACHABLE) as error:
-                self._failed("what was learned is not saved yet", error)
+                self._failed("could not save the learned functions, retrying", error)
                 self._unsaved_since = since
                 self._unsaved.set()
                 self._to_save.set()

@@ -81,7 +81,7 @@ class Lock:
             await asyncio.sleep(wait)
             asked = time.monotonic()
             if asked >= self._until:
-                raise LockLostError(f"it was not renewed for {self._lease:g} s")
+                raise LockLostError(f"the lock was not renewed for {self._lease:g} s")
             try:
                 async with asyncio.timeout(self._until - asked):
                     renewed = await self._renew(keys=[LOCK], args=[hold.token, self._milliseconds])
@@ -90,7 +90,7 @@ class Lock:
                 wait = max(0.0, min(back_off.next(), self._until - time.monotonic()))
                 continue
             if not renewed:
-                raise LockLostError("it is not held under this token any more")
+                raise LockLostError("the lock no longer holds this replica's token")
             back_off.reset()
             self._until = asked + self._lease
             wait = self._lease / 3

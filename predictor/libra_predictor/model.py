@@ -41,14 +41,13 @@ def size_of(name: object, datatype: object, shape: object, data: object) -> int:
     """
     if name != INPUT or datatype != "INT64" or shape != [1]:
         raise InvalidInput(
-            f"the input is {told(name)} of datatype {told(datatype)} and shape {told(shape)}:"
-            f" accepted is {ACCEPTED}"
+            f"the input is {told(name)} of datatype {told(datatype)} and shape {told(shape)}: want {ACCEPTED}"
         )
     if isinstance(data, list) and len(data) == 1:
         size = data[0]
         if type(size) is int and UNKNOWN_SIZE <= size <= MAX_SIZE:
             return size
-    raise InvalidInput(f'data of input "{INPUT}" is {told(data)}: accepted is {ACCEPTED_SIZE}')
+    raise InvalidInput(f'data of input "{INPUT}" is {told(data)}: want {ACCEPTED_SIZE}')
 
 
 def told(value: object) -> str:
@@ -92,7 +91,7 @@ class FunctionModel(Model):
             raise InvalidInput("the request is not in the Open Inference Protocol v2, the only one accepted")
         if payload.model_version:
             raise InvalidInput(
-                f"the model version is {told(payload.model_version)}: accepted is none, as only the newest is"
+                f"the model version is {told(payload.model_version)}: want none, because only the newest is"
                 " served"
             )
         request_id = _text("" if payload.id is None else payload.id)
@@ -101,7 +100,7 @@ class FunctionModel(Model):
         for name in names:
             if not isinstance(name, str) or name not in self._outputs:
                 raise InvalidInput(
-                    f"the output {told(name)} is asked for: accepted are {', '.join(self._outputs)}"
+                    f"the output {told(name)} does not exist: want one of {', '.join(self._outputs)}"
                 )
         return self._response(size, request_id, names)
 
@@ -168,7 +167,7 @@ class FunctionModel(Model):
 def _only_size(request: InferRequest) -> int:
     if len(request.inputs) != 1:
         names = [tensor.name for tensor in request.inputs]
-        raise InvalidInput(f"inputs are {told(names)}: accepted is {ACCEPTED}")
+        raise InvalidInput(f"the inputs are {told(names)}: want {ACCEPTED}")
     tensor = request.inputs[0]
     return size_of(tensor.name, tensor.datatype, tensor.shape, tensor.data)
 
@@ -180,7 +179,7 @@ def _text(request_id: object) -> str:
             return request_id
         except UnicodeEncodeError:
             pass
-    raise InvalidInput(f"the id is {told(request_id)}: accepted is text that UTF-8 can hold")
+    raise InvalidInput(f"the id is {told(request_id)}: want text that UTF-8 can encode")
 
 
 def _tensor(name: str, data: list[int]) -> InferOutput:

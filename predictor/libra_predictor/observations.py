@@ -95,7 +95,7 @@ def parse(fields: Mapping[bytes, bytes]) -> Observed | Useless:
     """Reads the fields of one stream entry."""
     version = fields.get(b"v")
     if version != VERSION:
-        return Useless("version", f"v is {version!r}, accepted is {VERSION!r}")
+        return Useless("version", f"v is {version!r}, want {VERSION!r}")
     try:
         observation = Observation.model_validate_json(fields.get(b"data", b""))
     except ValidationError as error:

@@ -40,7 +40,7 @@ class OffsetState(BaseModel):
     @model_validator(mode="after")
     def _same_lengths(self) -> Self:
         if len(self.peaks) != len(self.raws):
-            raise ValueError(f"peaks and raws are of lengths {len(self.peaks)} and {len(self.raws)}, not one")
+            raise ValueError(f"peaks and raws have different lengths: {len(self.peaks)} and {len(self.raws)}")
         return self
 
 

@@ -56,7 +56,7 @@ class Plane(DataPlane):
         """The error for a function, namespace/revision, that has no model."""
         named = function if function.isascii() and function.isprintable() else told(function)
         why = self._why_none if self._ready() else "this replica has not read its store yet"
-        return f"function {named[:_LONGEST_NAME]} is not known here: use the user allocation; {why}"
+        return f"function {named[:_LONGEST_NAME]} is not known: use the user allocation; {why}"
 
     def get_model_from_registry(self, name: str) -> FunctionModel:
         model = self.model_registry.get_model(name)
@@ -76,9 +76,7 @@ class Plane(DataPlane):
         try:
             return super().decode(*arguments, **named)
         except Exception as error:
-            raise InvalidInput(
-                f"the request cannot be read ({error!r:.200}): accepted is {ACCEPTED}"
-            ) from error
+            raise InvalidInput(f"the request cannot be read ({error!r:.200}): want {ACCEPTED}") from error
 
     def encode(
         self, model_name: str, response: InferResponse, headers: object, req_attributes: object
@@ -149,14 +147,14 @@ async def _malformed(request: Request, error: Exception) -> JSONResponse:
         if "bytes" not in problem["loc"]  # the other form of a body, which is for binary tensors
     ]
     accepted = f"JSON with {ACCEPTED}" if request.method == "POST" else ACCEPTED_SIZE
-    return _error(HTTPStatus.BAD_REQUEST, f"{'; '.join(problems[:5])}: accepted is {accepted}")
+    return _error(HTTPStatus.BAD_REQUEST, f"{'; '.join(problems[:5])}: want {accepted}")
 
 
 async def _refused(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)  # noqa: S101
     detail = error.detail
     if error.status_code == HTTPStatus.BAD_REQUEST:
-        detail += f": accepted is JSON with {ACCEPTED}"
+        detail += f": want JSON with {ACCEPTED}"
     return _error(error.status_code, detail, error.headers)
 
 

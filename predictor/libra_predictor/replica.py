@@ -81,7 +81,7 @@ class Replica:
             except UNREACHABLE as error:
                 self._connection.failed(error)
             except StoreUnreachableError as error:
-                log.warning("an announcement was not followed: %s", error)
+                log.warning("could not load the functions of an announcement: %s", error)
             await asyncio.sleep(back_off.next())
 
     async def _hear(self, message: Announcement) -> None:
@@ -114,7 +114,7 @@ class Replica:
                     back_off.reset()
                 except StoreUnreachableError as error:
                     if not away:
-                        log.warning("the store is away, serving what was read: %s", error)
+                        log.warning("the store is away, serving the answers read before: %s", error)
                     away = True
                     if isinstance(error.__cause__, UNREACHABLE):
                         self._connection.failed(error.__cause__)
@@ -152,7 +152,7 @@ class Replica:
                 return
             for name, state in loaded.items():
                 if isinstance(state, Refused):
-                    log.error("function=%s stays as it was served: %s", name, state.problem)
+                    log.error("function=%s not updated from the store: %s", name, state.problem)
                 else:
                     self.publish(state.published)
                 if name in tokens:

@@ -65,8 +65,8 @@ class PredictorServer(ModelServer):
         plane = Plane(
             repository,
             lambda: source.ready,
-            f"it is learned from its first {settings.min_observations} invocations, and dropped when it was"
-            f" not called for {settings.retire_days:g} days",
+            f"it is learned from its first {settings.min_observations} invocations, and dropped after"
+            f" {settings.retire_days:g} days without an invocation",
         )
         own = explain.router(source.functions, plane.why_unknown)
         self._rest = RestServer(plane, own, telemetry.inferences, settings.http_port)

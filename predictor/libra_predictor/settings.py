@@ -33,7 +33,7 @@ def parse_address(address: str) -> Address:
     """Parses an address. Raises ValueError, which never repeats a password in the address."""
     if "@" in address:
         raise ValueError(
-            f"accepted is {ACCEPTED}; user and password are read from the files username and password of the"
+            f"want {ACCEPTED}; user and password are read from the files username and password of the"
             " folder of credentials"
         )
     url = _URL.fullmatch(address)
@@ -45,7 +45,7 @@ def parse_address(address: str) -> Address:
         )
         if len(hosts) == len(matches) and scheme.endswith("-sentinel") == (primary is not None):
             return Address(hosts, scheme.startswith("rediss"), primary)
-    raise ValueError(f"accepted is {ACCEPTED}")
+    raise ValueError(f"want {ACCEPTED}")
 
 
 def _address(address: str) -> str:
@@ -56,14 +56,14 @@ def _address(address: str) -> str:
 def _folder(path: str) -> str:
     if path and not Path(path).is_dir():
         raise ValueError(
-            "accepted is a folder with the files username, password and ca.crt, each of which may be missing"
+            "want a folder with the files username, password and ca.crt, each of which may be missing"
         )
     return path
 
 
 def _store(store: str) -> str:
     if store != "redis" and re.match(r"[a-z0-9]+://", store) is None:
-        raise ValueError("accepted is redis or a URI with a scheme: file://, s3://, gs:// or az://")
+        raise ValueError("want redis or a URI with a scheme: file://, s3://, gs:// or az://")
     return store
 
 
@@ -96,7 +96,7 @@ class Settings(BaseModel):
     durations: Literal["predicted", "unlimited"] = Field(
         "predicted",
         description="unlimited, for experiments, predicts that every invocation lasts a day, so that no loan"
-        " depends on when one ends",
+        " depends on when an invocation will end",
     )
     min_observations: int = Field(12, ge=1, description="usable observations before a function has a model")
     window: int = Field(
@@ -117,7 +117,7 @@ class Settings(BaseModel):
         description="seconds between two saves of observations; answers that change are saved at once",
     )
     max_functions: int = Field(
-        10_000, ge=1, description="functions to keep; past that, the one not observed for longest is dropped"
+        10_000, ge=1, description="functions to keep; beyond that, the one observed least recently is dropped"
     )
     retire_days: float = Field(
         14, gt=0, description="days without an observation after which to drop a function"

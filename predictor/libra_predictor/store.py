@@ -95,15 +95,15 @@ def unpacked(key: str, function: str, entry: bytes) -> FunctionState | Refused:
     """Reads an entry, or says why not."""
     begin = _FORMAT.match(entry)
     if begin is None:
-        return _refused("corrupt", f"entry {key} does not begin as one does")
+        return _refused("corrupt", f"entry {key} does not begin like a store entry")
     entry_format = int(begin[1])
     if entry_format not in _READ:
         _refusals.add(1, {"reason": "format"})
-        problem = f"entry {key} has format {entry_format}, accepted are {_READ[0]} to {FORMAT}"
+        problem = f"entry {key} has format {entry_format}, want {_READ[0]} to {FORMAT}"
         return Refused(problem, newer=entry_format > FORMAT)
     whole = (_COMPRESSED if entry_format == FORMAT else _PLAIN).fullmatch(entry)
     if whole is None or _digest(whole[2]) != whole[1]:
-        return _refused("corrupt", f"entry {key} does not have the checksum that it claims")
+        return _refused("corrupt", f"entry {key} does not match its checksum")
     try:
         body = zlib.decompress(whole[2]) if entry_format == FORMAT else whole[2]
         state = FunctionState.model_validate_json(body)
@@ -114,7 +114,7 @@ def unpacked(key: str, function: str, entry: bytes) -> FunctionState | Refused:
         where = ".".join(str(part) for part in first["loc"])
         return _refused("malformed", f"entry {key}: state.{where}: {first['msg']}")
     if state.name != function:
-        return _refused("corrupt", f"entry {key} is of function {state.name!r}")
+        return _refused("corrupt", f"entry {key} holds another function, {state.name!r}")
     return state
 
 
@@ -136,7 +136,7 @@ def open_store(store: str, connection: Connection) -> Store:
         return ObjectStore(store, obstore.store.from_url(store, **cast(Any, created)))
     except BaseError as error:
         raise ValueError(
-            f"store {store!r}: {str(error).partition(chr(10))[0]}; accepted is redis or a URI that begins"
+            f"store {store!r}: {str(error).partition(chr(10))[0]}; want redis or a URI that begins"
             " with file://, s3://, gs:// or az://"
         ) from error
 
@@ -174,7 +174,7 @@ class RedisStore:
             reply = self._index(keys=[FENCE, VERSIONS])
             fence, tokens = await cast(Awaitable[tuple[bytes | None, list[bytes]]], reply)
         except UNREACHABLE as error:
-            raise StoreUnreachableError(f"index in Redis: {error}") from error
+            raise StoreUnreachableError(f"read the index in Redis: {error}") from error
         names = [text.decode() for text in tokens]
         return Index(int(fence or 0), dict(zip(names[::2], names[1::2], strict=True)))
 
@@ -184,7 +184,7 @@ class RedisStore:
         try:
             entries = await cast(Awaitable[list[bytes | None]], self._client.hmget(FUNCTIONS, names))
         except UNREACHABLE as error:
-            raise StoreUnreachableError(f"entries in Redis: {error}") from error
+            raise StoreUnreachableError(f"read entries in Redis: {error}") from error
         for name, entry in zip(names, entries, strict=True):
             if entry is not None:
                 loaded[name] = unpacked(f"{name!r} of {FUNCTIONS}", name, entry)
@@ -257,7 +257,7 @@ class ObjectStore:
         if known and known[-1] > hold.fence:
             _writes.add(1, {"result": "fenced"})
             raise LockLostError(
-                f"{self._uri} has function {name} under fence {known[-1]}, after {hold.fence}"
+                f"{self._uri} has function {name} under fence {known[-1]}, above {hold.fence}"
             )
 
     async def _put(self, name: str, entry: bytes, hold: Hold) -> None:

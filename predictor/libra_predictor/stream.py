@@ -160,7 +160,7 @@ class Stream:
             return await cast(Awaitable[Any], script(keys=[STREAM, FENCE], args=[self._fence, *arguments]))
         except ResponseError as error:
             if "FENCED" in str(error):
-                raise LockLostError(f"the stream is read under a greater fence than {self._fence}") from error
+                raise LockLostError(f"the stream is read under a fence above {self._fence}") from error
             raise
 
 

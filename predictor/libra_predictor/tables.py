@@ -25,7 +25,10 @@ class StepTable:
 
     def __post_init__(self) -> None:
         if len(self.values) != len(self.thresholds) + 1:
-            raise ValueError(f"{len(self.thresholds)} thresholds need one value more, not {len(self.values)}")
+            raise ValueError(
+                f"{len(self.thresholds)} thresholds need {len(self.thresholds) + 1} values, not"
+                f" {len(self.values)}"
+            )
         if any(a >= b for a, b in pairwise(self.thresholds)):
             raise ValueError(f"thresholds {self.thresholds} do not ascend")
 

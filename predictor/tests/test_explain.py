@@ -135,7 +135,7 @@ def test_refuses_what_is_no_size(published_server: PublishedServer, size: str) -
     assert status == 400
     assert refusal["error"].startswith("query.size: ")
     assert refusal["error"].endswith(
-        f"accepted is one whole number of bytes from 0 to {MAX_SIZE}, or -1 when the size is unknown"
+        f"want one whole number of bytes from 0 to {MAX_SIZE}, or -1 when the size is unknown"
     )
 
 
@@ -143,7 +143,7 @@ def test_says_why_a_function_is_not_known(published_server: PublishedServer) -> 
     assert explained(published_server, "/libra/v1/functions/default/none?size=5") == (
         404,
         {
-            "error": "function default/none is not known here: use the user allocation; it is learned from"
-            " its first 12 invocations, and dropped when it was not called for 14 days"
+            "error": "function default/none is not known: use the user allocation; it is learned from"
+            " its first 12 invocations, and dropped after 14 days without an invocation"
         },
     )

@@ -432,7 +432,7 @@ def test_three_misses_lately_are_a_drift_and_refit_at_once(caller: Caller) -> No
     caller.call(sample(peak_memory_bytes=150 * MI), sample(peak_memory_bytes=450 * MI))
     assert caller.refits == refits + 1
     assert function.published.stage == "drifted"
-    assert function.published.reason == "3 of the last 15 calls needed more memory than was answered"
+    assert function.published.reason == "3 of the last 15 calls needed more memory than was predicted"
     caller.call(*[sample(peak_memory_bytes=150 * MI)] * 15)
     assert function.published.stage == "modelled"
 
@@ -471,7 +471,7 @@ def test_a_revision_starts_from_the_answers_of_the_one_before() -> None:
     caller = Caller(Function("default/f-00002", "default/f", SETTINGS, OLD))
     published = caller.function.published
     assert published.stage is Stage.PROFILING
-    assert published.reason == "0 of 12 observations: answered as the revision before it was"
+    assert published.reason == "0 of 12 observations: answered like the revision before it"
     assert published.cpu.estimator == INHERITED
     assert at(published) == (400, 128 * MI, 50)
     assert caller.call(CALM) == [Scored(False, False, False, 1.0, 1.0, -0.5)]
@@ -622,7 +622,7 @@ def test_a_repeated_entry_changes_nothing(caller: Caller) -> None:
 
 @pytest.mark.parametrize("entry_id", ["", "5", "-5-1", "5-1-1", "a-1", "1700000000000"])
 def test_an_id_that_is_none_is_refused(caller: Caller, entry_id: str) -> None:
-    with pytest.raises(ValueError, match="accepted is milliseconds-number"):
+    with pytest.raises(ValueError, match="want milliseconds-number"):
         caller.function.observe(entry_id, CALM)
 
 

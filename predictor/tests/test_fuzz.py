@@ -76,7 +76,7 @@ def check(server: PublishedServer, body: bytes, headers: Mapping[str, str], path
             assert results.get(name, [value]) == [value]
     else:
         assert 400 <= status < 500, content
-        assert "accepted" in answer["error"] or "use the user allocation" in answer["error"], content
+        assert "want " in answer["error"] or "use the user allocation" in answer["error"], content
     return status
 
 
@@ -188,7 +188,7 @@ def test_rest_a_large_body_is_not_read(published_server: PublishedServer) -> Non
             status, content = published_server.send("POST", path, sent, PLAIN)
             assert status == 413
             assert json.loads(content) == {
-                "error": f"the body is too large: accepted are at most {LARGEST_BODY} bytes"
+                "error": f"the body is too large: want at most {LARGEST_BODY} bytes"
             }
             if sent is not body:
                 break

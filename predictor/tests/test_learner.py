@@ -239,7 +239,7 @@ def test_one_that_slept_through_the_loss_of_its_lock_writes_nothing(
     all_acknowledged(redis_server)
 
     first.signal(signal.SIGCONT)
-    first.says("does not learn any more")
+    first.says("no longer learns")
     observe(redis_server, 7)
     all_acknowledged(redis_server)
     assert stop(second.process) == 0
@@ -275,9 +275,9 @@ def test_answers_and_versions_are_the_same_after_a_restart(redis_server: RedisSe
 @pytest.mark.parametrize(
     ("entry", "problem"),
     [
-        (b"{", "does not begin as one does"),
-        (b'{"format":5,"body":{}}', "has format 5, accepted are 1 to 4"),
-        (None, "does not have the checksum that it claims"),
+        (b"{", "does not begin like a store entry"),
+        (b'{"format":5,"body":{}}', "has format 5, want 1 to 4"),
+        (None, "does not match its checksum"),
     ],
 )
 def test_rebuilds_what_it_must_not_read(
@@ -345,4 +345,4 @@ def test_a_stream_that_starts_over_in_the_past_is_learned(redis_server: RedisSer
         return state if state is not None and len(state.window.size) == 25 else None
 
     eventually("the new stream is learned", learned)
-    assert "Redis was lost, it is read from the start" in learner.log()
+    assert "Redis lost its data, and the stream is read from the start" in learner.log()

@@ -48,8 +48,8 @@ def test_a_call_that_failed_at_its_memory_limit_is_told_apart() -> None:
 @pytest.mark.parametrize(
     ("fields", "reason", "problem"),
     [
-        ({b"v": b"2", b"data": b"{}"}, "version", "v is b'2', accepted is b'1'"),
-        ({b"other": b"field"}, "version", "v is None, accepted is b'1'"),
+        ({b"v": b"2", b"data": b"{}"}, "version", "v is b'2', want b'1'"),
+        ({b"other": b"field"}, "version", "v is None, want b'1'"),
         ({b"v": b"1"}, "malformed", "data: Invalid JSON"),
         (entry(size=-2), "malformed", "data.size: Input should be greater than or equal to -1"),
         (entry(size=MAX_SIZE + 1), "malformed", "data.size: "),

@@ -79,7 +79,7 @@ def test_follows_new_observations_and_raises_the_version(
     predictor.gets_ready()
     status, answer = predictor.infer(MODEL)
     assert status == 404
-    assert answer["error"].startswith("function default/thumb-00001 is not known here: use the user alloc")
+    assert answer["error"].startswith("function default/thumb-00001 is not known: use the user allocation")
 
     observe_growing(redis_server, LEAST - 1)
     observe_growing(redis_server, function="default/other-00001")
@@ -131,7 +131,7 @@ def test_what_is_no_evidence_is_counted_and_skipped(
 
     assert predictor.infer(MODEL)[0] == 404
     log = predictor.log()
-    assert f"entry 1-7 of {STREAM} skipped: v is b'2', accepted is b'1'" in log
+    assert f"entry 1-7 of {STREAM} skipped: v is b'2', want b'1'" in log
     assert "data.size: Input should be greater than or equal to -1" in log
     assert "data.function: String should match pattern" in log
     assert log.count("skipped") == 6
@@ -202,7 +202,7 @@ def test_serves_what_comes_and_goes(redis_server: RedisServer, start_predictor: 
     assert predictor.infer(MODEL) == (
         404,
         {
-            "error": "function default/thumb-00001 is not known here: use the user allocation; this"
+            "error": "function default/thumb-00001 is not known: use the user allocation; this"
             " replica has not read its store yet"
         },
     )
@@ -234,8 +234,8 @@ def predictor(redis_server: RedisServer, start_predictor: Start) -> PredictorSer
 
 
 def test_refuses_what_is_no_size(predictor: PredictorServer) -> None:
-    number = 'data of input "size" is {}: accepted is one whole number of bytes from 0 to 1125899906842624'
-    tensor = 'accepted is one input "size" of datatype INT64 and shape [1]'
+    number = 'data of input "size" is {}: want one whole number of bytes from 0 to 1125899906842624'
+    tensor = 'want one input "size" of datatype INT64 and shape [1]'
     for changes, error in (
         ({"data": [-5]}, number.format("[-5]")),
         ({"data": [(1 << 50) + 1]}, number.format("[1125899906842625]")),

@@ -17,7 +17,7 @@ def test_all_mistakes_are_told_at_once(capsys: pytest.CaptureFixture[str]) -> No
         parse(["--http-port", "70000", "--window", "many"], {"LIBRA_REDIS_ADDR": "redis"})
     assert exited.value.code == 2
     told = capsys.readouterr().err
-    assert "--redis-addr (or LIBRA_REDIS_ADDR) is 'redis': Value error, accepted is host:port" in told
+    assert "--redis-addr (or LIBRA_REDIS_ADDR) is 'redis': Value error, want host:port" in told
     assert "--http-port (or LIBRA_HTTP_PORT) is '70000': Input should be less than or equal to 65535" in told
     assert "--window (or LIBRA_WINDOW) is 'many': Input should be a valid integer" in told
 
@@ -59,7 +59,7 @@ def test_address(address: str, parts: Address) -> None:
     ],
 )
 def test_no_address(address: str) -> None:
-    with pytest.raises(ValueError, match="accepted is host:port"):
+    with pytest.raises(ValueError, match="want host:port"):
         parse_address(address)
 
 
@@ -80,4 +80,4 @@ def test_credentials_are_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert parse(["--redis-credentials", str(tmp_path)], {}).redis_credentials == str(tmp_path)
     with pytest.raises(SystemExit):
         parse(["--redis-credentials", str(tmp_path / "none")], {})
-    assert "accepted is a folder with the files username, password and ca.crt" in capsys.readouterr().err
+    assert "want a folder with the files username, password and ca.crt" in capsys.readouterr().err

@@ -71,11 +71,11 @@ def test_an_entry_with_more_after_it_is_refused() -> None:
 
 def test_an_entry_of_another_function_or_format_is_refused() -> None:
     other = unpacked("key", "default/other", ENTRY)
-    assert other == Refused(f"entry key is of function {NAME!r}")
+    assert other == Refused(f"entry key holds another function, {NAME!r}")
     newer = unpacked("key", NAME, ENTRY.replace(b'"format":4', b'"format":12', 1))
-    assert newer == Refused("entry key has format 12, accepted are 1 to 4", newer=True)
+    assert newer == Refused("entry key has format 12, want 1 to 4", newer=True)
     older = unpacked("key", NAME, ENTRY.replace(b'"format":4', b'"format":0', 1))
-    assert older == Refused("entry key has format 0, accepted are 1 to 4")
+    assert older == Refused("entry key has format 0, want 1 to 4")
 
 
 @given(st.integers(0, 250), st.sampled_from([1, 2, 3]))
@@ -86,7 +86,7 @@ def test_an_entry_of_before_it_was_compressed_is_read(count: int, entry_format: 
     entry = b'{"format":%d,"sha256":"%s","state":%s}' % (entry_format, digest.encode(), body)
     assert unpacked("key", NAME, entry) == state
     changed = unpacked("key", NAME, entry.replace(b'"observed":', b'"observed":1', 1))
-    assert changed == Refused("entry key does not have the checksum that it claims")
+    assert changed == Refused("entry key does not match its checksum")
 
 
 def test_an_entry_that_was_compressed_by_another_is_refused() -> None:
@@ -100,7 +100,7 @@ def test_an_entry_that_was_compressed_by_another_is_refused() -> None:
 def test_a_store_that_is_not_known_is_refused() -> None:
     async def test() -> None:
         connection = Connection("127.0.0.1:1")
-        with pytest.raises(ValueError, match=r"store 'foo://bucket': .*; accepted is redis or a URI"):
+        with pytest.raises(ValueError, match=r"store 'foo://bucket': .*; want redis or a URI"):
             open_store("foo://bucket", connection)
         await connection.close()
 

@@ -37,7 +37,7 @@ func SetLimits(ctx context.Context, kube client.SubResourceClientConstructor, po
 	}
 	err = kube.SubResource(resizeSubresource).Patch(ctx, pod, client.RawPatch(types.StrategicMergePatchType, patch), client.FieldOwner(FieldManager))
 	if err != nil {
-		return fmt.Errorf("setting limits of %s/%s container %q to %v: %w", pod.Namespace, pod.Name, container, limits, err)
+		return fmt.Errorf("setting the limits of container %q of pod %s/%s to %v: %w", container, pod.Namespace, pod.Name, limits, err)
 	}
 	return nil
 }

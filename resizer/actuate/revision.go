@@ -23,7 +23,7 @@ func RevisionOf(ctx context.Context, kube client.Reader, pod *corev1.Pod) (*serv
 		err = kube.Get(ctx, key, &revision)
 	}
 	if uid := pod.Labels[serving.RevisionUID]; err == nil && string(revision.UID) != uid {
-		err = fmt.Errorf("the one that has its name has the UID %q, and not %q: %w", revision.UID, uid, gone)
+		err = fmt.Errorf("the Revision of that name has the UID %q, want %q: %w", revision.UID, uid, gone)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("reading Revision %s of pod %s: %w", key, pod.Name, err)

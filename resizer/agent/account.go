@@ -82,7 +82,7 @@ func (r *reflex) checkOverwritten(ctx context.Context, e *entry, now time.Time) 
 	case !e.raised.counted && now.Sub(e.raised.since) > exceedTime:
 		e.raised.counted = true
 		r.metrics.violated(ctx, ruleConservation)
-		r.log.Info("another keeps a pod's CPU limit above what is due of it", "pod", e.pod, "found", e.overwritten, "inForce", inForce)
+		r.log.Info("something other than the agent keeps the CPU limit of a pod above what is due", "pod", e.pod, "found", e.overwritten, "inForce", inForce)
 	}
 }
 

@@ -75,7 +75,7 @@ func (r *reflex) compare(ctx context.Context, e *entry, unread time.Duration) {
 		e.overwritten = found
 		r.metrics.rewrites.Add(ctx, 1, ofCPU)
 		if times, ok := r.repeats.tell(e.pod, "changed back", r.clock.Now()); ok {
-			r.log.Info("a CPU limit was changed back by another", "pod", e.pod, "written", e.written, "found", found, "times", times)
+			r.log.Info("something other than the agent changed a CPU limit", "pod", e.pod, "written", e.written, "found", found, "times", times)
 		}
 		if found != 0 && found < min(due, e.owed) && e.belowSince.IsZero() {
 			r.metrics.below.Add(ctx, min(unread, longestAccounted).Seconds(), ofFunction(e.info.function))
@@ -176,7 +176,7 @@ func (r *reflex) write(ctx context.Context, e *entry, w write) bool {
 		if w.direction == restore {
 			cause := r.cause(e)
 			r.metrics.restored(ctx, cause)
-			r.log.V(1).Info("restored", "pod", e.pod, "to", w.to, "cause", cause)
+			r.log.V(1).Info("restored a CPU limit", "pod", e.pod, "to", w.to, "cause", cause)
 		}
 		return true
 	case resultGone:
@@ -184,7 +184,7 @@ func (r *reflex) write(ctx context.Context, e *entry, w write) bool {
 		return false
 	}
 	if !e.retry.delay.Failing() {
-		r.log.Error(err, "setting a CPU limit; it is tried again", "pod", e.pod, "to", w.to)
+		r.log.Error(err, "could not set a CPU limit; retrying", "pod", e.pod, "to", w.to)
 	}
 	e.retry.failed(w.direction, r.clock.Now())
 	return false

@@ -234,10 +234,10 @@ func (a *Agent) lockJournal(ctx context.Context) error {
 // Healthy is a probe: it fails when the agent has stopped sampling or setting limits.
 func (a *Agent) Healthy(*http.Request) error {
 	if since := a.clock.Since(*a.sampledAt.Load()); since > stalled {
-		return fmt.Errorf("nothing was sampled for %v; a round is due every %v", since, sampleEvery)
+		return fmt.Errorf("nothing was sampled for %v; a round is due within about %v", since, sleepEvery)
 	}
 	if since := a.clock.Since(*a.reflex.roundAt.Load()); since > stalled {
-		return fmt.Errorf("no limits were looked at for %v; a round is due every %v", since, beatEvery)
+		return fmt.Errorf("no limits were checked for %v; a round is due every %v", since, beatEvery)
 	}
 	return nil
 }
@@ -246,10 +246,10 @@ func (a *Agent) Healthy(*http.Request) error {
 // agent holds the journal or because its rounds are late.
 func (a *Agent) Ready(*http.Request) error {
 	if !a.reflex.began.Load() {
-		return errors.New("no limits were looked at yet: another agent of the node may hold the journal")
+		return errors.New("no limits were checked yet: another agent of the node may hold the journal")
 	}
 	if since := a.clock.Since(*a.reflex.roundAt.Load()); since > absent {
-		return fmt.Errorf("no limits were looked at for %v; a round is due every %v", since, beatEvery)
+		return fmt.Errorf("no limits were checked for %v; a round is due every %v", since, beatEvery)
 	}
 	return nil
 }

@@ -253,7 +253,7 @@ func (c *clamps) look(ctx context.Context, k *clampedContainer, now time.Time) (
 	if err != nil {
 		if !cgroup.Gone(err) {
 			c.metrics.sampleErrors.Add(ctx, 1)
-			c.refuse(k, err, "reading what a container uses above its allocation")
+			c.refuse(k, err, "could not read what a container uses above its allocation")
 		}
 		return u, false
 	}
@@ -270,7 +270,7 @@ func (c *clamps) readQuota(ctx context.Context, k *clampedContainer, now time.Ti
 	k.limited = k.limited || inForce != 0
 	if k.written != 0 && k.inForce != k.written {
 		c.metrics.rewrites.Add(ctx, 1, ofCPU)
-		c.log.V(1).Info("a ceiling was changed by another", "pod", k.pod, "written", k.written, "found", k.inForce)
+		c.log.V(1).Info("something other than the agent changed a CPU ceiling", "pod", k.pod, "written", k.written, "found", k.inForce)
 		k.written = 0
 	}
 	return nil
@@ -284,7 +284,7 @@ func (c *clamps) unlimited(k *clampedContainer, now time.Time) bool {
 	}
 	if !c.toldNone && now.Sub(k.firstAt) >= ceilingPatience {
 		c.toldNone = true
-		c.log.Info("containers that have no CPU quota, though their pods' specs have CPU limits, are left alone: the kubelet sets none when its cpuCFSQuota is false",
+		c.log.Info("leaving alone containers that have no CPU quota although their pods' specs have CPU limits: the kubelet sets no quota when its cpuCFSQuota is false",
 			"pod", k.pod)
 	}
 	return true
@@ -300,13 +300,13 @@ func (c *clamps) waited(ctx context.Context, now time.Time, functions pressure.F
 	if err != nil {
 		if !c.blind {
 			c.metrics.sampleErrors.Add(ctx, 1)
-			c.log.Error(err, "functions are held to their allocations, because nothing tells whether other pods wait for CPU")
+			c.log.Error(err, "holding functions to their allocations, because nothing shows whether other pods wait for CPU")
 		}
 		c.blind = true
 		return true
 	}
 	if c.blind || reading.Source != c.source && reading.Pods > 0 {
-		c.log.Info("who waits for CPU is told by "+string(reading.Source), "pods", reading.Pods)
+		c.log.Info("reading who waits for CPU from "+string(reading.Source), "pods", reading.Pods)
 		c.blind, c.source = false, reading.Source
 	}
 	c.metrics.waited.Add(ctx, (reading.Waited - c.last.Waited).Seconds())
@@ -359,7 +359,7 @@ func (c *clamps) set(ctx context.Context, k *clampedContainer, now time.Time) {
 	if err != nil {
 		k.retry.failed(w.direction, now)
 		if !cgroup.Gone(err) {
-			c.refuse(k, err, "setting how much CPU a container may use; it is tried again")
+			c.refuse(k, err, "could not set how much CPU a container may use; retrying")
 		}
 		return
 	}
@@ -393,12 +393,12 @@ func (c *clamps) account(ctx context.Context, now time.Time, passed time.Duratio
 		c.begun = now
 		if c.told = now.Sub(c.toldAt) >= clampLogEvery; c.told {
 			c.toldAt = now
-			c.log.Info("pods that did not opt in wait for CPU: functions are held to their allocations",
+			c.log.Info("holding functions to their allocations: pods that did not opt in wait for CPU, or nothing shows whether they do",
 				"containers", held, "waited", c.last.Waited.String(), "beyondTolerated", c.last.Beyond.String())
 		}
 	case held == 0 && !c.begun.IsZero():
 		if c.told {
-			c.log.Info("pods that did not opt in wait no more", "heldFor", now.Sub(c.begun).String())
+			c.log.Info("no longer holding functions to their allocations", "heldFor", now.Sub(c.begun).String())
 		}
 		c.begun, c.told = time.Time{}, false
 	}

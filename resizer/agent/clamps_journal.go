@@ -27,14 +27,14 @@ func (c *clamps) recall(ctx context.Context, log logr.Logger, journalDir string)
 	journal, err := openJournal(filepath.Join(journalDir, ceilingsDir))
 	if err != nil {
 		c.metrics.journalErrors.Add(ctx, 1)
-		c.log.Error(err, "no container gets more CPU than its pod's spec says, because what it is to get back cannot be written down")
+		c.log.Error(err, "no ceiling is set above a pod's spec, because the journal of ceilings cannot be opened")
 		return
 	}
 	debts, unread := journal.load()
 	c.journal, c.debts = journal, debts
 	if len(unread) > 0 {
 		c.metrics.journalErrors.Add(ctx, int64(len(unread)))
-		c.log.Error(errors.Join(unread...), "files of the journal are left as they are; nobody gives back the ceilings that they may name")
+		c.log.Error(errors.Join(unread...), "leaving unreadable journal files in place; the ceilings that they record are not taken back")
 	}
 	c.repay(ctx)
 }
@@ -62,7 +62,7 @@ func (c *clamps) owe(ctx context.Context, k *clampedContainer) bool {
 	}
 	if err != nil {
 		c.metrics.journalErrors.Add(ctx, 1)
-		c.refuse(k, err, "a container gets no more CPU than its pod's spec says, because what it is to get back cannot be written down")
+		c.refuse(k, err, "a container gets no more CPU than its pod's spec says, because the journal cannot record what it is to get back")
 		return false
 	}
 	k.owing = true
@@ -86,7 +86,7 @@ func (c *clamps) erase(container string) {
 	}
 	if err := c.journal.remove(container); err != nil {
 		c.metrics.journalErrors.Add(context.Background(), 1)
-		c.log.Error(err, "forgetting what a container was owed; it is set again when an agent starts")
+		c.log.Error(err, "could not remove a container from the journal; the next agent to start sets its CPU limit again")
 	}
 }
 
@@ -122,7 +122,7 @@ func (c *clamps) repay(ctx context.Context) {
 		switch {
 		case err != nil && !cgroup.Gone(err):
 			c.metrics.wrote(ctx, write{d.Pod, lower, d.Allocation.CPUMilli}, resultFailed)
-			c.log.V(1).Info("a ceiling was not taken back; it is tried again", "pod", d.Pod, "reason", err.Error())
+			c.log.V(1).Info("could not take back a ceiling; retrying", "pod", d.Pod, "reason", err.Error())
 			return false
 		case err == nil:
 			c.metrics.wrote(ctx, write{d.Pod, lower, d.Allocation.CPUMilli}, resultWritten)

@@ -181,7 +181,7 @@ func TestCeilingThatTheKubeletDoesNotSet(t *testing.T) {
 func TestNoCeilingWithoutQuota(t *testing.T) {
 	g := newTestClampRig(t)
 	told := 0
-	g.clamps.log = funcr.New(func(_, args string) { told += strings.Count(args, "are left alone") }, funcr.Options{})
+	g.clamps.log = funcr.New(func(_, args string) { told += strings.Count(args, "leaving alone") }, funcr.Options{})
 	k := g.add("c", 500)
 	k.Limit.CPUMilli = 0
 	g.street.waiting = true

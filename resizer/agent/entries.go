@@ -15,9 +15,9 @@ func (r *reflex) recall(ctx context.Context) {
 	debts, unread := r.journal.load()
 	if len(unread) > 0 {
 		r.metrics.journalErrors.Add(ctx, int64(len(unread)))
-		r.log.Error(errors.Join(unread...), "files of the journal are left as they are; nobody gives back what they may name")
+		r.log.Error(errors.Join(unread...), "leaving unreadable journal files in place; what they record is not returned")
 	}
-	r.log.Info("taking up what an earlier agent owed", "containers", len(debts), "unread", len(unread))
+	r.log.Info("taking over what an earlier agent owed", "containers", len(debts), "unread", len(unread))
 	for _, d := range debts {
 		e := newEntry(d.Pod)
 		e.debtor, e.left, e.forgetAt = d.Container, true, r.clock.Now().Add(unclaimedTime)
@@ -25,7 +25,7 @@ func (r *reflex) recall(ctx context.Context) {
 		e.unsure = d.Allocation.CPUMilli != 0
 		e.owe(d.Allocation.CPUMilli)
 		if err := r.reopen(e); err != nil {
-			r.log.Info("a container that the journal names was not opened; it is tried again", "pod", d.Pod, "reason", err.Error())
+			r.log.Info("could not open a container that the journal names; retrying", "pod", d.Pod, "reason", err.Error())
 		}
 		r.add(e)
 	}
@@ -90,7 +90,7 @@ func (r *reflex) drop(e *entry) {
 func (r *reflex) forget(container string) {
 	if err := r.journal.remove(container); err != nil {
 		r.metrics.journalErrors.Add(context.Background(), 1)
-		r.log.Error(err, "forgetting what a container was owed; it is set again when an agent starts")
+		r.log.Error(err, "could not remove a container from the journal; the next agent to start sets its CPU limit again")
 	}
 }
 
@@ -143,7 +143,7 @@ func (r *reflex) update(ctx context.Context, e *entry, info podInfo) {
 		e.replaced = e.replaced || e.info.container != ""
 		e.info, e.held, e.unsure = info, false, false
 		if e.debtor != "" && info.container != "" {
-			r.log.Info("another container runs in a pod that was changed", "pod", e.pod)
+			r.log.Info("a pod that the agent changed now runs another container", "pod", e.pod)
 			r.inherit(ctx, e)
 		}
 	}
@@ -165,7 +165,7 @@ func (r *reflex) owe(ctx context.Context, e *entry) bool {
 	if err != nil {
 		r.metrics.journalErrors.Add(ctx, 1)
 		if times, ok := r.repeats.tell(e.pod, "owing", r.clock.Now()); ok {
-			r.log.Error(err, "a container is left as it is, because what it is owed cannot be written down", "pod", e.pod, "times", times)
+			r.log.Error(err, "leaving a container as it is, because the journal cannot record what it is owed", "pod", e.pod, "times", times)
 		}
 		return false
 	}

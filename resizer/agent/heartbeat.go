@@ -101,7 +101,7 @@ func (r *reflex) unknownIdle(ctx context.Context, err error) {
 	r.lendCPU, r.cpuTimes = 0, cpuTimes{}
 	r.capacity, r.idle = api.Resources{}, api.Resources{}
 	r.metrics.sampleErrors.Add(ctx, 1)
-	r.log.Error(err, "nothing is lent, because what the node has idle is not known")
+	r.log.Error(err, "lending nothing, because what the node has idle is unknown")
 }
 
 // lendableCPU is in milli CPU; 0 until there is a time to measure over.

@@ -96,7 +96,7 @@ func (t *Tracker) introduce(ctx context.Context) error {
 			continue
 		}
 		if len(unknown) > 0 {
-			logf.FromContext(ctx).Info("the pool is told of the node's pods without those that could not be looked at yet", "pods", unknown)
+			logf.FromContext(ctx).Info("telling the pool about the node's pods except those that could not be looked at yet", "pods", unknown)
 		}
 		t.pods.introduce()
 		return nil

@@ -98,7 +98,7 @@ func (j *journal) load() (debts []debt, unread []error) {
 		}
 		if strings.HasSuffix(e.Name(), journalUnfinished) {
 			if err := os.Remove(filepath.Join(j.dir, e.Name())); err != nil {
-				unread = append(unread, fmt.Errorf("removing what was never finished from the journal: %w", err))
+				unread = append(unread, fmt.Errorf("removing an unfinished file from the journal: %w", err))
 			}
 			continue
 		}
@@ -116,17 +116,17 @@ func (j *journal) read(name string) (debt, error) {
 	var d debt
 	id, ok := strings.CutSuffix(name, journalSuffix)
 	if !ok {
-		return d, fmt.Errorf("%s in the journal is no debt: the name of one ends in %s", name, journalSuffix)
+		return d, fmt.Errorf("journal file %s is not a debt: the name of a debt ends in %s", name, journalSuffix)
 	}
 	text, err := os.ReadFile(filepath.Join(j.dir, name))
 	if err != nil {
 		return d, fmt.Errorf("reading the journal: %w", err)
 	}
 	if err := json.Unmarshal(text, &d); err != nil {
-		return d, fmt.Errorf("reading %s in the journal: %w", name, err)
+		return d, fmt.Errorf("reading journal file %s: %w", name, err)
 	}
 	if d.Version != journalVersion || d.Container != id || d.Pod == "" {
-		return d, fmt.Errorf("%s in the journal is not of version %d, of that container and of a pod", name, journalVersion)
+		return d, fmt.Errorf("journal file %s has a wrong version, container or pod: want version %d, the container of the file's name, and a pod", name, journalVersion)
 	}
 	return d, nil
 }
@@ -140,19 +140,19 @@ func (j *journal) put(d debt) error {
 // write writes what is owed to a container, replacing what was there.
 func (j *journal) write(container, suffix, pod string, owed any) error {
 	if !containerIDPattern.MatchString(container) {
-		return fmt.Errorf("container id %q cannot name a file of the journal: it must match %s", container, containerIDPattern)
+		return fmt.Errorf("container ID %q cannot name a journal file: it must match %s", container, containerIDPattern)
 	}
 	text, err := json.Marshal(owed)
 	if err != nil {
-		return fmt.Errorf("writing the debt to pod %s: %w", pod, err)
+		return fmt.Errorf("recording the debt to pod %s: %w", pod, err)
 	}
 	path := j.path(container, suffix)
 	unfinished := path + journalUnfinished
 	if err := os.WriteFile(unfinished, text, 0o600); err != nil {
-		return fmt.Errorf("writing the debt to pod %s: %w", pod, err)
+		return fmt.Errorf("recording the debt to pod %s: %w", pod, err)
 	}
 	if err := os.Rename(unfinished, path); err != nil {
-		return fmt.Errorf("writing the debt to pod %s: %w", pod, err)
+		return fmt.Errorf("recording the debt to pod %s: %w", pod, err)
 	}
 	return nil
 }

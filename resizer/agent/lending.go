@@ -107,7 +107,7 @@ func (t *Tracker) lend(ctx context.Context, pod *corev1.Pod, info *podInfo) erro
 func (t *Tracker) ceilingOf(ctx context.Context, pod *corev1.Pod, allocationMilli int64, set settings.Settings) (milli int64, err error) {
 	var node corev1.Node
 	if err := t.kube.Get(ctx, types.NamespacedName{Name: pod.Spec.NodeName}, &node); err != nil {
-		return 0, fmt.Errorf("reading how much CPU node %s has for pods: %w", pod.Spec.NodeName, err)
+		return 0, fmt.Errorf("reading the allocatable CPU of node %s: %w", pod.Spec.NodeName, err)
 	}
 	milli, _ = ceiling.Of(pod, allocationMilli, node.Status.Allocatable.Cpu().MilliValue(), set)
 	return milli, nil

@@ -126,7 +126,7 @@ func (l *link) run(ctx context.Context) {
 			return
 		}
 		delay := retry.Next()
-		logf.FromContext(ctx).Error(err, "calling the pool; every container gets back what it is owed when it does not answer for a lease",
+		logf.FromContext(ctx).Error(err, "could not call the pool; if it does not answer for the length of a lease, every container gets back what it is owed",
 			"retryAfter", delay, "lease", pool.LeaseTTL)
 		backoff.Pause(ctx, l.clock, delay)
 		signal(l.woken)
@@ -190,7 +190,7 @@ func (l *link) beat(ctx context.Context, hb pool.Heartbeat) {
 	open, err := l.pool.Heartbeat(callCtx, l.node, hb)
 	if err != nil && ctx.Err() == nil {
 		l.metrics.redisFailed(ctx, "heartbeat")
-		logf.FromContext(ctx).Error(err, "sending a heartbeat; the next one is due within a second")
+		logf.FromContext(ctx).Error(err, "could not send a heartbeat; the next one is due within a second")
 	}
 	l.metrics.opened(ctx, open && err == nil)
 }

@@ -77,7 +77,7 @@ func parseCPUTimes(text []byte) (cpuTimes, error) {
 		for i, field := range fields[1:] {
 			n, err := strconv.ParseUint(field, 10, 64)
 			if err != nil {
-				return t, fmt.Errorf("field %d of the line cpu is %q, no number", i+1, field)
+				return t, fmt.Errorf("field %d of the cpu line is %q, want a number", i+1, field)
 			}
 			if i <= steal {
 				t.total += n
@@ -88,7 +88,7 @@ func parseCPUTimes(text []byte) (cpuTimes, error) {
 		}
 	}
 	if t.total == 0 || t.cpus == 0 {
-		return t, errors.New("there is no line cpu with times, or none of a single CPU")
+		return t, errors.New("there is no cpu line with times, or no line of a single CPU")
 	}
 	return t, nil
 }
@@ -113,12 +113,12 @@ func parseNodeMemory(text []byte) (nodeMemory, error) {
 		}
 		kibibytes, err := strconv.ParseInt(fields[1], 10, 64)
 		if err != nil || kibibytes < 0 || kibibytes > 1<<50 {
-			return m, fmt.Errorf("%s is %q, not a number of KiB", fields[0], fields[1])
+			return m, fmt.Errorf("%s is %q, want a number of KiB", fields[0], fields[1])
 		}
 		*bytes = kibibytes << 10
 	}
 	if m.total == 0 {
-		return m, errors.New("there is no line MemTotal")
+		return m, errors.New("there is no MemTotal line")
 	}
 	return m, nil
 }

@@ -164,7 +164,7 @@ func (a *Agent) appendOne(ctx context.Context, o api.Observation) {
 		}
 		a.metrics.redisFailed(ctx, "observe")
 		delay := retry.Next()
-		logf.FromContext(ctx).Error(err, "appending an observation", "function", o.Function, "retryAfter", delay)
+		logf.FromContext(ctx).Error(err, "could not append an observation", "function", o.Function, "retryAfter", delay)
 		backoff.Pause(ctx, a.clock, delay)
 	}
 }

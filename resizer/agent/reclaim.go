@@ -208,7 +208,7 @@ func (a *Agent) reclaimOnce(ctx context.Context, told *bool) {
 	case errors.Is(err, errors.ErrUnsupported):
 		if !*told {
 			*told = true
-			log.Info("no memory is taken of idle containers", "pod", next.pod, "reason", err.Error())
+			log.Info("cannot reclaim memory from an idle container", "pod", next.pod, "reason", err.Error())
 		}
 		return
 	case result == "" || cgroup.Gone(err):
@@ -219,7 +219,7 @@ func (a *Agent) reclaimOnce(ctx context.Context, told *bool) {
 	function := a.reflex.pods.function(next.pod)
 	a.metrics.reclaimed.Add(ctx, taken, ofFunction(function))
 	a.metrics.reclaims.Add(ctx, 1, ofReclaim[result])
-	log.Info("reclaimed memory of an idle container", "pod", next.pod, "function", function, "bytes", taken, "result", result)
+	log.Info("attempted to reclaim memory from an idle container", "pod", next.pod, "function", function, "bytes", taken, "result", result)
 }
 
 // setQuiet tells the reclaimer since when no request is known in a container from which memory may

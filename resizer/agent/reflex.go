@@ -102,10 +102,10 @@ type exceeding struct {
 func (r *reflex) run(ctx context.Context) {
 	r.log = logf.FromContext(ctx)
 	if r.settings.Unguarded {
-		r.log.Info("the safeguard is off, which is for experiments: a donor that needs more than it was left waits for the end of its loan")
+		r.log.Info("the safeguard is off, which is for experiments: a donor that needs more than it kept waits until its loan ends")
 	}
 	if r.settings.Unclamped {
-		r.log.Info("the clamp is off, which is for experiments: functions use what they can up to their ceilings, whoever waits")
+		r.log.Info("the clamp is off, which is for experiments: functions use what they can up to their ceilings, even while other pods wait")
 	}
 	if r.settings.Unweighted {
 		r.log.Info("weights are off, which is for experiments: every pod keeps the weight that the kubelet gave it, whatever is in flight")
@@ -257,7 +257,7 @@ func (r *reflex) setLost(now time.Time) {
 	}
 	r.lost, r.heardSince = lost, now
 	if lost && !r.asked.IsZero() {
-		r.log.Info("the pool could not be read for a lease: every container gets back what it is owed", "lease", pool.LeaseTTL)
+		r.log.Info("the pool could not be read for the length of a lease: every container gets back what it is owed", "lease", pool.LeaseTTL)
 	}
 }
 
@@ -311,7 +311,7 @@ func (r *reflex) adopt(ctx context.Context, e *entry) {
 	if foreign != e.foreign {
 		e.foreign, r.beatDue = foreign, true
 		if foreign {
-			r.log.Info("a pod is left alone: its limits are not its Revision's, and the agent did not change them; another manager of resources did",
+			r.log.Info("leaving a pod alone: its limits differ from its Revision's, and another manager of resources, not the agent, changed them",
 				"pod", e.pod, "inForce", inForce, "allocation", e.owed)
 		}
 	}
@@ -349,7 +349,7 @@ func (r *reflex) settle(ctx context.Context) {
 			if r.lost || r.stopping || r.concerns(e) || e.info.recorded || now.Sub(e.wholeSince) < specPatience || now.Sub(r.heardSince) < specPatience {
 				continue
 			}
-			r.log.Info("a container is let go of though its pod's limits are not its Revision's: another manager of resources keeps them", "pod", e.pod)
+			r.log.Info("no longer restoring a container although its pod's limits differ from its Revision's: another manager of resources keeps them that way", "pod", e.pod)
 		}
 		if !e.present {
 			r.drop(e)

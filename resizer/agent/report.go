@@ -62,10 +62,10 @@ func (a *Agent) ReportTo(store report.Store) {
 		Drain:  a.reflex.tally.Drain,
 		OnError: func(err error) {
 			if err != nil {
-				logf.Log.Info("what functions lend is not reported until Redis takes it", "reason", err.Error())
+				logf.Log.Info("could not report to Redis what functions lend and borrow; retrying", "reason", err.Error())
 				return
 			}
-			logf.Log.Info("what functions lend is reported again")
+			logf.Log.Info("reports of what functions lend and borrow reach Redis again")
 		},
 	}
 }

@@ -16,7 +16,7 @@ func (r *reflex) stop(ctx context.Context) {
 		callCtx, cancel := context.WithTimeout(ctx, poolTimeout)
 		last := pool.Heartbeat{Agent: r.agent, Epoch: r.state.Epoch}
 		if _, err := r.link.pool.Heartbeat(callCtx, r.link.node, last); err != nil {
-			r.log.Error(err, "telling the pool that the agent stops; it closes when a lease has run out")
+			r.log.Error(err, "could not tell the pool that the agent stops; the pool closes when a lease has run out")
 		}
 		cancel()
 	}
@@ -26,7 +26,7 @@ func (r *reflex) stop(ctx context.Context) {
 			break
 		}
 		if ctx.Err() != nil {
-			r.log.Info("stopping while containers are not whole yet; the next agent of this node goes on")
+			r.log.Info("stopping before all limits and weights are restored; the next agent of this node restores the rest")
 			break
 		}
 		timer := r.clock.NewTimer(r.settings.SampleLowered)

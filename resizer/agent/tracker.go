@@ -197,7 +197,7 @@ func (t *Tracker) Reconcile(ctx context.Context, req reconcile.Request) (_ ctrl.
 	if limit, err := info.cgroup.PodLimit(); err != nil {
 		info.observed = "the limits of its pod's cgroup cannot be read: " + err.Error()
 	} else if !limit.IsZero() {
-		info.observed = fmt.Sprintf("its pod's cgroup has limits of its own (%v), which would bind", limit)
+		info.observed = fmt.Sprintf("its pod's cgroup has limits of its own (%v), which would cap the container", limit)
 	}
 	c := &container{id: info.container, cgroup: measured}
 	c.ranked.Store(info.node)

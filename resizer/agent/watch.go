@@ -50,7 +50,7 @@ func (a *Agent) watch(ctx context.Context) {
 		if err != nil {
 			a.metrics.redisFailed(ctx, "watch")
 			delay := retry.Next()
-			log.Error(err, "waiting for what happens on the node; its state is read once a second meanwhile", "retryAfter", delay)
+			log.Error(err, "could not follow the node's events; reading its state once a second meanwhile", "retryAfter", delay)
 			late = true
 			backoff.Pause(ctx, a.clock, delay)
 			continue

@@ -173,7 +173,7 @@ func (r *reflex) openWeight(e *entry) bool {
 	var weight int64
 	if err == nil {
 		if weight, err = file.Read(); err == nil && weight < file.Least() {
-			err = errors.New("it has no weight, as one that only runs when nobody else wants to (cpu.idle)")
+			err = errors.New("it has no weight, because it only runs when nothing else wants to (cpu.idle)")
 		}
 		if err != nil {
 			err = errors.Join(err, file.Close())
@@ -181,7 +181,7 @@ func (r *reflex) openWeight(e *entry) bool {
 	}
 	if err != nil {
 		if !w.failing && !cgroup.Gone(err) {
-			r.log.Error(err, "the weight of a pod stays as it is", "pod", e.pod)
+			r.log.Error(err, "leaving the CPU weight of a pod as it is", "pod", e.pod)
 		}
 		w.failing = true
 		return false
@@ -216,11 +216,11 @@ func (r *reflex) readWeight(ctx context.Context, e *entry) {
 	if expected != w.kubelet {
 		r.metrics.rewrites.Add(ctx, 1, ofWeight)
 		if times, ok := r.repeats.tell(e.pod, "weight changed", r.clock.Now()); ok {
-			r.log.Info("a pod's weight was changed by another", "pod", e.pod, "written", expected, "found", found, "kubelets", w.kubelet, "times", times)
+			r.log.Info("something other than the agent changed the CPU weight of a pod", "pod", e.pod, "written", expected, "found", found, "kubelets", w.kubelet, "times", times)
 		}
 	}
 	if found != w.kubelet && found >= w.file.Least() {
-		r.log.V(1).Info("a pod has another weight of the kubelet's", "pod", e.pod, "was", w.kubelet, "is", found)
+		r.log.V(1).Info("the kubelet changed the CPU weight of a pod", "pod", e.pod, "was", w.kubelet, "is", found)
 		w.kubelet = found
 		if w.debtor != "" {
 			r.oweWeight(ctx, e)
@@ -236,7 +236,7 @@ func (r *reflex) failWeight(ctx context.Context, e *entry, err error) {
 		return
 	}
 	if !w.failing {
-		r.log.Error(err, "the weight of a pod; it is tried again", "pod", e.pod)
+		r.log.Error(err, "could not read or write the CPU weight of a pod; retrying", "pod", e.pod)
 	}
 	w.failing = true
 }

@@ -35,7 +35,7 @@ func (r *reflex) checkShares(ctx context.Context, groups map[group][]*entry, now
 		case !x.counted && now.Sub(x.since) > exceedTime:
 			x.counted = true
 			r.metrics.violated(ctx, ruleShares)
-			r.log.Info("weights of pods are not what they may be", "namespace", g.namespace, "parent", g.parent,
+			r.log.Info("CPU weights of pods are out of bounds", "namespace", g.namespace, "parent", g.parent,
 				"inForce", inForce, "kubelets", kubelets, "belowItsOwn", below)
 		}
 		r.sharesWrong[g] = x

@@ -58,10 +58,11 @@ func (j *journal) readWeight(name, container string) (weightDebt, error) {
 		return d, fmt.Errorf("reading the journal: %w", err)
 	}
 	if err := json.Unmarshal(text, &d); err != nil {
-		return d, fmt.Errorf("reading %s in the journal: %w", name, err)
+		return d, fmt.Errorf("reading journal file %s: %w", name, err)
 	}
 	if d.Version != weightVersion || d.Container != container || d.Pod == "" || d.Weight <= 0 || !filepath.IsLocal(d.Path) {
-		return d, fmt.Errorf("%s in the journal is not of version %d, of that container and of a pod, with a weight and a path below the cgroups", name, weightVersion)
+		return d, fmt.Errorf("journal file %s has a wrong version, container, pod, weight or path: "+
+			"want version %d, the container of the file's name, a pod, a weight above 0, and a path below the cgroups", name, weightVersion)
 	}
 	return d, nil
 }

@@ -48,7 +48,7 @@ func (r *reflex) oweWeight(ctx context.Context, e *entry) bool {
 	if err != nil {
 		r.metrics.journalErrors.Add(ctx, 1)
 		if times, ok := r.repeats.tell(e.pod, "owing its weight", r.clock.Now()); ok {
-			r.log.Error(err, "a pod's weight is left as it is, because what it is without Libra cannot be written down", "pod", e.pod, "times", times)
+			r.log.Error(err, "leaving the CPU weight of a pod as it is, because the journal cannot record the kubelet's weight", "pod", e.pod, "times", times)
 		}
 		return false
 	}
@@ -59,7 +59,7 @@ func (r *reflex) oweWeight(ctx context.Context, e *entry) bool {
 func (r *reflex) forgetWeight(container string) {
 	if err := r.journal.removeWeight(container); err != nil {
 		r.metrics.journalErrors.Add(context.Background(), 1)
-		r.log.Error(err, "forgetting what a pod's weight is without Libra; it is set again when an agent starts")
+		r.log.Error(err, "could not remove the weight of a pod from the journal; the next agent to start sets it again")
 	}
 }
 
@@ -68,7 +68,7 @@ func (r *reflex) recallWeights(ctx context.Context) {
 	debts, unread := r.journal.loadWeights()
 	if len(unread) > 0 {
 		r.metrics.journalErrors.Add(ctx, int64(len(unread)))
-		r.log.Error(errors.Join(unread...), "files of the journal are left as they are; nobody gives back the weights that they may name")
+		r.log.Error(errors.Join(unread...), "leaving unreadable journal files in place; the weights that they record are not restored")
 	}
 	r.weightDebts = debts
 	r.repay(ctx)
@@ -84,7 +84,7 @@ func (r *reflex) repay(ctx context.Context) {
 		err := r.repayOne(&d)
 		if err != nil && !cgroup.Gone(err) {
 			r.metrics.weighed(ctx, restore, resultFailed)
-			r.log.V(1).Info("a weight was not given back; it is tried again", "pod", d.Pod, "weight", d.Weight, "reason", err.Error())
+			r.log.V(1).Info("could not restore the CPU weight of a pod; retrying", "pod", d.Pod, "weight", d.Weight, "reason", err.Error())
 			keep = append(keep, d)
 			continue
 		}

@@ -18,7 +18,7 @@ import (
 )
 
 // ErrNotFound means that a container has no cgroup, because it has ended.
-var ErrNotFound = errors.New("it has no cgroup")
+var ErrNotFound = errors.New("no such cgroup")
 
 // Gone reports whether an error means that a cgroup or a thread has ended, or was closed.
 func Gone(err error) bool {
@@ -89,7 +89,7 @@ func IsV2(root string) bool {
 // ErrNotFound when there is no such container.
 func Open(root, containerID string) (Container, error) {
 	if containerID == "" {
-		return nil, errors.New("looking for a container's cgroup: the container's id is empty")
+		return nil, errors.New("looking for a container's cgroup: the container's ID is empty")
 	}
 	if IsV2(root) {
 		dir, err := findContainer(root, containerID)

@@ -58,9 +58,9 @@ func TestRead(t *testing.T) {
 		"v1, the remains of a longer line": {files: with(cgrouptest.V1("cpu", "cpuacct", "memory", cgroupfs), "limit_in_bytes", "268435456\n11\n"), want: want},
 		"v2, the remains of a longer line": {files: with(cgrouptest.V2(cgroupfs), "cpu.max", "50000 100000\n00\n"), want: want},
 		"no such container":                {files: cgrouptest.V2("kubepods/burstable/pod7/other"), err: "container " + id + " was not found below"},
-		"no cgroups":                       {files: map[string]string{"etc/passwd": ""}, err: "is no cgroup root"},
-		"nonsense":                         {files: with(cgrouptest.V2(cgroupfs), "memory.current", "much\n"), err: `"much" is no number`},
-		"too deep":                         {files: cgrouptest.V2(strings.Repeat("a/", searchDepth) + id), err: "has no cgroup"},
+		"no cgroups":                       {files: map[string]string{"etc/passwd": ""}, err: "is not a cgroup root"},
+		"nonsense":                         {files: with(cgrouptest.V2(cgroupfs), "memory.current", "much\n"), err: `"much" is not a number`},
+		"too deep":                         {files: cgrouptest.V2(strings.Repeat("a/", searchDepth) + id), err: "no such cgroup"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -208,7 +208,7 @@ var (
 func (f *files) parse(i int, text []byte) (int64, error) {
 	n, err := strconv.ParseInt(string(text), 10, 64)
 	if err != nil {
-		return 0, fmt.Errorf("%s: %q is no number", f.open[i].Path, text)
+		return 0, fmt.Errorf("%s: %q is not a number", f.open[i].Path, text)
 	}
 	return n, nil
 }
@@ -216,10 +216,10 @@ func (f *files) parse(i int, text []byte) (int64, error) {
 // quotaMicros computes a quota as the kubelet does.
 func quotaMicros(milli, periodMicros int64) (int64, error) {
 	if periodMicros <= 0 {
-		return 0, fmt.Errorf("a CPU period of %d us is no period", periodMicros)
+		return 0, fmt.Errorf("the CPU period is %d us, want more than 0", periodMicros)
 	}
 	if milli < 0 || milli > math.MaxInt64/periodMicros {
-		return 0, fmt.Errorf("a CPU limit of %dm is out of range: accepted are 0 (none) to %dm", milli, math.MaxInt64/periodMicros)
+		return 0, fmt.Errorf("the CPU limit is %dm, want 0 (none) to %dm", milli, math.MaxInt64/periodMicros)
 	}
 	return max(leastQuotaMicros, milli*periodMicros/1000), nil
 }

@@ -28,7 +28,7 @@ func Hierarchy(root, controller string) (string, error) {
 			return filepath.EvalSymlinks(filepath.Join(root, e.Name()))
 		}
 	}
-	return "", fmt.Errorf("%s is no cgroup root: it has neither cgroup.controllers (v2) nor a hierarchy for %s (v1)", root, controller)
+	return "", fmt.Errorf("%s is not a cgroup root: it has neither cgroup.controllers (v2) nor a hierarchy for %s (v1)", root, controller)
 }
 
 // findContainer returns the directory of a container. The paths of the cgroupfs driver, of the

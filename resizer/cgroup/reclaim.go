@@ -120,7 +120,7 @@ func (r *reclaimer) Reclaim(bytes int64) error {
 		return err
 	}
 	if r.swappable() {
-		return fmt.Errorf("%w: the kernel could swap out anonymous memory, and takes no%s in memory.reclaim", errors.ErrUnsupported, filesOnly)
+		return fmt.Errorf("%w: the kernel could swap out anonymous memory, and does not accept%s in memory.reclaim", errors.ErrUnsupported, filesOnly)
 	}
 	return r.ask(bytes, "")
 }

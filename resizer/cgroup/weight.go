@@ -78,7 +78,7 @@ func (w *podWeight) Read() (int64, error) { return w.int(0) }
 // Set implements PodWeight.
 func (w *podWeight) Set(weight int64) error {
 	if weight < w.least || weight > w.most {
-		return fmt.Errorf("a CPU weight of %d for %s is out of range: accepted are %d to %d", weight, w.dir, w.least, w.most)
+		return fmt.Errorf("the CPU weight for %s is %d, want %d to %d", w.dir, weight, w.least, w.most)
 	}
 	if there, err := w.Read(); err != nil || there == weight {
 		return err

@@ -79,7 +79,7 @@ func (c *Controller) watchAgent(ctx context.Context, n *node) error {
 			}
 		}
 		if repaired > 0 {
-			logf.FromContext(ctx).Info("the node has no agent that is ready: the kubelet is made to write its pods' cgroups again", "node", n.name, "pods", repaired)
+			logf.FromContext(ctx).Info("the node has no ready agent: making the kubelet rewrite the cgroups of the node's pods", "node", n.name, "pods", repaired)
 		}
 	}
 	return nil

@@ -74,7 +74,7 @@ func (c *Controller) place(ctx context.Context, n *node) {
 			withheld++
 		}
 		if m.ceiling.milli != before {
-			logf.FromContext(ctx).V(1).Info("the ceiling of a pod's CPU is another", "node", n.name, "pod", m.name,
+			logf.FromContext(ctx).V(1).Info("the CPU ceiling of a pod has changed", "node", n.name, "pod", m.name,
 				"function", m.function, "fromMilli", before, "toMilli", m.ceiling.milli)
 		}
 	}

@@ -179,7 +179,7 @@ func requestsOf(_ context.Context, o client.Object) []reconcile.Request {
 func (c *Controller) nodesOfNamespace(ctx context.Context, o client.Object) []reconcile.Request {
 	var list corev1.PodList
 	if err := c.kube.List(ctx, &list, client.InNamespace(o.GetNamespace()), client.MatchingLabels{api.EnabledLabel: api.EnabledValue}); err != nil {
-		logf.FromContext(ctx).Error(err, "listing the pods of a namespace whose quota is another; their ceilings follow later", "namespace", o.GetNamespace(), "within", resync)
+		logf.FromContext(ctx).Error(err, "could not list the pods of a namespace whose quota has changed; their ceilings follow later", "namespace", o.GetNamespace(), "within", resync)
 		return nil
 	}
 	nodes := map[string]struct{}{}

@@ -51,13 +51,13 @@ func leftAloneEvent(pod *corev1.Pod, why string) event {
 // refusedEvent says that the API server did not accept new limits.
 func refusedEvent(pod *corev1.Pod, r resize, err error) event {
 	return event{pod, corev1.EventTypeWarning, eventResizeRefused, "Resize",
-		"Setting the limits to " + r.limits.String() + " was refused: " + err.Error()}
+		"The API server refused to set the limits to " + r.limits.String() + ": " + err.Error()}
 }
 
 // ceilingRefusedEvent says that the spec cannot have the ceiling, and what happens instead.
 func ceilingRefusedEvent(pod *corev1.Pod, container string, ceilingMilli, keptMilli int64, why string) event {
 	return event{pod, corev1.EventTypeWarning, eventCeilingRefused, "Resize", fmt.Sprintf(
-		"limits.cpu of container %q is %dm instead of its ceiling of %dm, which the node agent sets in the container's cgroup alone: %s",
+		"limits.cpu of container %q is %dm instead of its ceiling of %dm, which the node agent sets only in the container's cgroup: %s",
 		container, keptMilli, ceilingMilli, why)}
 }
 

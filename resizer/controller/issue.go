@@ -89,7 +89,7 @@ func (c *Controller) resize(ctx context.Context, n *node, r resize) {
 	switch {
 	case err == nil:
 		result = resultAccepted
-		log.V(1).Info("resized", "direction", r.direction.String(), "reason", r.reason, "from", m.asked.String(), "to", r.limits.String())
+		log.V(1).Info("resized a pod", "direction", r.direction.String(), "reason", r.reason, "from", m.asked.String(), "to", r.limits.String())
 		m.accepted(keepPod(patched), r, n.loans.readAt)
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err), otherUID(err):
 		result = resultConflict
@@ -101,7 +101,7 @@ func (c *Controller) resize(ctx context.Context, n *node, r resize) {
 	case apierrors.IsInvalid(err), apierrors.IsForbidden(err), apierrors.IsBadRequest(err):
 		result = resultRefused
 		if from := m.asked; m.refused(r, now) {
-			log.Error(err, "resize refused; it is tried again", "reason", r.reason, "from", from.String(), "to", r.limits.String())
+			log.Error(err, "resize refused; retrying later", "reason", r.reason, "from", from.String(), "to", r.limits.String())
 			c.tellRefused(r, err)
 		}
 	default:

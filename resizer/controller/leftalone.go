@@ -58,9 +58,9 @@ func (m *managedPod) strand(pod *corev1.Pod, now time.Time) bool {
 	if now.Sub(m.unreadSince) < revisionGrace {
 		return false
 	}
-	m.leftAlone = "there is no Revision of it that opted in, so what its limits should be is not known"
+	m.leftAlone = "it has no Revision that opted in, so its proper limits are unknown"
 	if actuate.Resized(pod) {
-		m.leftAlone += "; they may still be as Libra set them: delete the pod"
+		m.leftAlone += "; its limits may still be those that Libra set: delete the pod"
 	}
 	return m.leftAlone != before
 }

@@ -74,7 +74,7 @@ func (c *Controller) read(ctx context.Context, n *node) (known bool) {
 	c.metrics.poolFailed(ctx, "read")
 	if l.state != lost && now.Sub(l.readAt) >= pool.LeaseTTL {
 		*l = loans{state: lost, readAt: l.readAt, toldAt: l.toldAt}
-		log.Error(err, "the pool could not be read for a lease: nothing more is lent, and memory limits go back when that has lasted", "after", memoryBlind)
+		log.Error(err, "the pool could not be read for the length of a lease: no memory limit is raised, and limits go back to what is owed if this lasts", "after", memoryBlind)
 	} else {
 		log.V(1).Info("reading the pool failed", "error", err.Error())
 	}

@@ -331,7 +331,7 @@ func TestPoolAway(t *testing.T) {
 	}
 	h.pool.err = nil // back with what it had
 	reconcile("p 500m/320Mi")
-	if len(lines) != 2 || !strings.Contains(lines[0], "for a lease") || !strings.Contains(lines[1], "again") {
+	if len(lines) != 2 || !strings.Contains(lines[0], "for the length of a lease") || !strings.Contains(lines[1], "again") {
 		t.Errorf("logged %q, want that it was lost and that it is back", lines)
 	}
 }

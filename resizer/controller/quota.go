@@ -35,7 +35,7 @@ func quotasOf(kube client.Reader) *quotas {
 func (c *Controller) besideQuotas(ctx context.Context, n *node, m *managedPod, ceilingMilli int64, quotas *quotas) int64 {
 	quota, err := quotas.counting(ctx, m.pod)
 	if err != nil {
-		logf.FromContext(ctx).V(1).Info("a ceiling is left as it is", "node", n.name, "pod", m.name, "error", err.Error())
+		logf.FromContext(ctx).V(1).Info("leaving a CPU ceiling as it is", "node", n.name, "pod", m.name, "error", err.Error())
 		return max(m.owed.CPUMilli, m.ceiling.milli)
 	}
 	if quota != "" && quota != m.ceiling.countedBy {

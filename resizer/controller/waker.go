@@ -59,15 +59,15 @@ func (c *Controller) followMemory(ctx context.Context) {
 		case err != nil:
 			c.metrics.poolFailed(ctx, "follow")
 			if retry.Failing() {
-				log.V(1).Info("waiting for memory to be lent failed again", "error", err.Error())
+				log.V(1).Info("still could not follow changes of borrowed and needed memory", "error", err.Error())
 			} else {
-				log.Error(err, "waiting for memory to be lent; nodes are looked at now and then meanwhile", "every", resync)
+				log.Error(err, "could not follow changes of borrowed and needed memory; looking at nodes periodically meanwhile", "every", resync)
 			}
 			backoff.Pause(ctx, c.clock, retry.Next())
 			continue
 		case node == "":
 			if retry.Failing() {
-				log.Info("memory that is lent can be waited for again")
+				log.Info("following changes of borrowed and needed memory again")
 			}
 			c.wakeAll()
 		default:

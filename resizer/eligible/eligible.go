@@ -14,16 +14,16 @@ import (
 // empty when nothing is in the way. The text is for the pod's owner, and says what to do.
 func Obstacle(pod *corev1.Pod, container string) string {
 	if r := pod.Spec.Resources; r != nil && len(r.Limits) > 0 {
-		return "it has limits for all of its containers together, which would bind; unset spec.resources of the pod"
+		return "it has limits for all of its containers together, which would cap the container; unset spec.resources of the pod"
 	}
 	for _, c := range pod.Spec.Containers {
 		switch {
 		case c.Name == api.QueueProxyContainer && len(c.Resources.Limits) > 0:
-			return "its queue-proxy has limits, so the pod's own quota would bind; unset queue-sidecar-cpu-limit and queue-sidecar-memory-limit"
+			return "its queue-proxy has limits, so the pod as a whole would have limits that cap the container; unset queue-sidecar-cpu-limit and queue-sidecar-memory-limit"
 		case c.Name == container:
 			for _, p := range c.ResizePolicy {
 				if p.RestartPolicy == corev1.RestartContainer {
-					return fmt.Sprintf("container %q is to be restarted when its %s is resized; set its resizePolicy to NotRequired to take part", container, p.ResourceName)
+					return fmt.Sprintf("the resizePolicy of container %q restarts it when its %s is resized; set it to NotRequired to take part", container, p.ResourceName)
 				}
 			}
 		}

@@ -144,7 +144,7 @@ func bounds(spec *v1alpha1.HarvestPolicySpec, of *functions, allocatable []int64
 		mode  v1alpha1.Mode
 	}{{"mode", spec.Mode}, {"maxMode", spec.MaxMode}} {
 		if mode := api.Mode(m.mode); mode != "" && mode.AtMost(set.MaxMode) != mode {
-			why = append(why, fmt.Sprintf("spec.%s is %s, and functions get no more than %s: that is the least maxMode of the policy, of HarvestPolicy %s/%s and of ConfigMap %s (max-mode)",
+			why = append(why, fmt.Sprintf("spec.%s is %s, but functions get no more than %s: that is the lowest of maxMode in this policy, maxMode in HarvestPolicy %s/%s and max-mode in ConfigMap %s",
 				m.field, m.mode, set.MaxMode, settings.Namespace, v1alpha1.HarvestPolicyName, settings.ConfigMap))
 		}
 	}
@@ -158,12 +158,12 @@ func bounds(spec *v1alpha1.HarvestPolicySpec, of *functions, allocatable []int64
 	}
 	if q := spec.MaxCPU; q != nil {
 		if n := count(of.limits, func(limit int64) bool { return limit > q.MilliValue() }); n > 0 {
-			why = append(why, fmt.Sprintf("spec.maxCPU is %s, and the CPU limit of %d of the functions is more, which they keep", q, n))
+			why = append(why, fmt.Sprintf("spec.maxCPU is %s, which does not lower the higher CPU limit of %d of the functions", q, n))
 		}
 	}
 	if q := spec.CPUReserve; q != nil && !q.IsZero() {
 		if n := count(allocatable, func(milli int64) bool { return milli <= q.MilliValue() }); n > 0 {
-			why = append(why, fmt.Sprintf("spec.cpuReserve is %s, and %d of %d nodes have no more: no function goes beyond its limit there", q, n, len(allocatable)))
+			why = append(why, fmt.Sprintf("spec.cpuReserve is %s, and %d of %d nodes have no more allocatable CPU than that: no function goes beyond its limit there", q, n, len(allocatable)))
 		}
 	}
 	return why

@@ -122,7 +122,7 @@ func (w *Writer) write(ctx context.Context, object *unstructured.Unstructured, f
 		return nil
 	}
 	if err := w.limiter.Wait(ctx); err != nil {
-		return fmt.Errorf("HarvestPolicy %s/%s waits for others: %w", object.GetNamespace(), object.GetName(), err)
+		return fmt.Errorf("waiting to write the status of HarvestPolicy %s/%s: %w", object.GetNamespace(), object.GetName(), err)
 	}
 	// The UID keeps the patch from an object that was made anew since: that one has another status.
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": object.GetUID()}, "status": status})

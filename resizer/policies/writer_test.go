@@ -246,7 +246,7 @@ func TestStatusOfPolicies(t *testing.T) {
 	c.round(every)
 	c.expect("shop", 2, 4, map[string]string{
 		accepted: "",
-		inForce:  "spec.mode is full, and functions get no more than lend: that is the least maxMode of the policy, of HarvestPolicy libra-system/default and of ConfigMap config-libra (max-mode); spec.maxCPU is 1500m, and the CPU limit of 1 of the functions is more, which they keep",
+		inForce:  "spec.mode is full, but functions get no more than lend: that is the lowest of maxMode in this policy, maxMode in HarvestPolicy libra-system/default and max-mode in ConfigMap config-libra; spec.maxCPU is 1500m, which does not lower the higher CPU limit of 1 of the functions",
 	})
 	c.expect(settings.Namespace, 3, 6, map[string]string{accepted: "", inForce: ""})
 	c.expectEvents("Normal Bounded spec.mode is full")
@@ -267,8 +267,8 @@ func TestStatusOfPolicies(t *testing.T) {
 	c.expect("shop", 2, 4, map[string]string{accepted: "", inForce: ""})
 	c.write(settings.Namespace, v1alpha1.HarvestPolicySpec{MaxMode: "observe", CPUReserve: resource.NewQuantity(2, resource.DecimalSI)})
 	c.round(every)
-	c.expect("shop", 2, 4, map[string]string{inForce: "spec.mode is lend, and functions get no more than observe"})
-	c.expect(settings.Namespace, 3, 6, map[string]string{inForce: "spec.cpuReserve is 2, and 1 of 2 nodes have no more: no function goes beyond its limit there"})
+	c.expect("shop", 2, 4, map[string]string{inForce: "spec.mode is lend, but functions get no more than observe"})
+	c.expect(settings.Namespace, 3, 6, map[string]string{inForce: "spec.cpuReserve is 2, and 1 of 2 nodes have no more allocatable CPU than that: no function goes beyond its limit there"})
 	c.expectEventsOf("Bounded", 2)
 
 	c.do(c.cached.Create(t.Context(), revision("shop", "new-1", "1", 1, nil)))
@@ -299,7 +299,7 @@ func TestARefusedPolicyIsNamed(t *testing.T) {
 	c := start(t)
 	c.write("shop", v1alpha1.HarvestPolicySpec{Mode: "full", CPUReserve: resource.NewQuantity(1, resource.DecimalSI)})
 	c.round(every)
-	const says = "spec.cpuReserve is of nodes, so that only HarvestPolicy libra-system/default may say it"
+	const says = "spec.cpuReserve is ignored: it applies to nodes, so only HarvestPolicy libra-system/default may set it"
 	c.expect("shop", 0, 0, map[string]string{accepted: says, inForce: "see the condition Accepted"})
 	c.expectEvents("Warning Refused " + says)
 	c.write("shop", v1alpha1.HarvestPolicySpec{Mode: "full"})

@@ -213,8 +213,8 @@ func (n *Node) findParents(now time.Time) error {
 		return fmt.Errorf("looking for the cgroups of pods below %s: %w", n.tree.cpu, err)
 	}
 	if len(n.tree.parents) == 0 {
-		n.tree.missing = fmt.Errorf("looking for the cgroups of pods: none of those below %s, down to %d levels, is called kubepods, kubepods.slice or <cgroup root>-kubepods.slice, "+
-			"as a kubelet with cgroups for its QoS classes has it", n.tree.cpu, parentDepth)
+		n.tree.missing = fmt.Errorf("looking for the cgroups of pods: no cgroup within %d levels below %s is called kubepods, kubepods.slice or <cgroup root>-kubepods.slice, "+
+			"which a kubelet with cgroups for its QoS classes makes", parentDepth, n.tree.cpu)
 	}
 	return n.tree.missing
 }

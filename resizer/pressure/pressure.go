@@ -130,7 +130,7 @@ func (n *Node) Read(now time.Time, functions Functions) (Reading, error) {
 	moved, known := n.nodeMoved()
 	if n.source == SourceNode {
 		if !known {
-			return n.total, errors.New("reading who waits for CPU: neither cgroups nor threads nor the node tell (is there a pressure/cpu in the proc file system?)")
+			return n.total, errors.New("reading who waits for CPU: neither cgroups nor threads nor the node show it (does the proc file system have pressure/cpu?)")
 		}
 		n.add(&n.patience, moved, passed, functions)
 		return n.total, nil

@@ -20,7 +20,7 @@ const mostThreads = 256
 func parseDelay(text []byte) (time.Duration, error) {
 	_, rest, ok := bytes.Cut(text, []byte(" "))
 	if !ok {
-		return 0, errors.New("it has no second number")
+		return 0, errors.New("no second number")
 	}
 	n, err := number(rest)
 	return time.Duration(n), err
@@ -150,7 +150,7 @@ func (n *Node) readyOnNode() (int64, error) {
 func parseReady(text []byte) (int64, error) {
 	ready, _, ok := bytes.Cut(text, []byte("/"))
 	if !ok {
-		return 0, errors.New(`it has no "<ready>/<all>"`)
+		return 0, errors.New(`no "<ready>/<all>"`)
 	}
 	return number(ready[bytes.LastIndexByte(ready, ' ')+1:])
 }

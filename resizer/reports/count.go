@@ -32,7 +32,7 @@ func (w *Writer) find(ctx context.Context) error {
 		err := w.direct.List(pageCtx, &list, client.Limit(pageSize), client.Continue(list.Continue))
 		cancel()
 		if err != nil {
-			return fmt.Errorf("listing the FunctionReports that there are: %w", err)
+			return fmt.Errorf("listing the existing FunctionReports: %w", err)
 		}
 		for i := range list.Items {
 			if list.Items[i].Name == v1alpha1.FunctionReportName {

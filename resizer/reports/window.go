@@ -52,7 +52,7 @@ func (w *window) take(read map[report.Slot]map[string]string) error {
 		taken := slot{digest, report.Record{}}
 		for writer, encoded := range writers {
 			if err := report.Decode([]byte(encoded), taken.record); err != nil {
-				errs = append(errs, fmt.Errorf("what %.64q counted is left out: %w", writer, err))
+				errs = append(errs, fmt.Errorf("leaving out the counts of %.64q: %w", writer, err))
 			}
 		}
 		w.slots[s] = taken

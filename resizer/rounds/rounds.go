@@ -37,9 +37,9 @@ func (r *Rounds) Run(ctx context.Context, round func(context.Context) error) {
 		}
 		switch {
 		case err != nil && !r.failing:
-			r.Log.Info(r.What+" are not as they are to be; trying again", "reason", err.Error())
+			r.Log.Info(r.What+" are out of date or incomplete; trying again", "reason", err.Error())
 		case err == nil && r.failing:
-			r.Log.Info(r.What + " are as they are to be again")
+			r.Log.Info(r.What + " are up to date again")
 		}
 		r.failing = err != nil
 	}

@@ -43,7 +43,7 @@ func startExport(logger *zap.SugaredLogger) *export {
 	registry.MustRegister(collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collectors.NewGoCollector())
 	counted := append(roomForRevisions(), sdkmetric.WithResource(resource.Default(component)))
 	if exporter, err := otelprometheus.New(otelprometheus.WithRegisterer(registry), otelprometheus.WithoutScopeInfo()); err != nil {
-		logger.Errorw("Libra's metrics are not seen", zap.Error(err))
+		logger.Errorw("Libra's metrics are not exported", zap.Error(err))
 	} else {
 		counted = append(counted, sdkmetric.WithReader(exporter))
 	}
@@ -67,17 +67,17 @@ func startExport(logger *zap.SugaredLogger) *export {
 	at := cmp.Or(os.Getenv(metricsAddrEnv), ":"+strconv.Itoa(api.ActivatorMetricsPort))
 	listener, err := net.Listen("tcp", at)
 	if err != nil {
-		logger.Errorw("Libra's metrics are not seen: set "+metricsAddrEnv+" to an address that is free, such as :9095",
+		logger.Errorw("Libra's metrics are not served: set "+metricsAddrEnv+" to a free address, such as :9095",
 			"address", at, zap.Error(err))
 		return e
 	}
 	e.address = listener.Addr().String()
 	go func() {
 		if err := e.server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			logger.Errorw("Libra's metrics are not seen any more", "address", at, zap.Error(err))
+			logger.Errorw("Libra's metrics are no longer served", "address", at, zap.Error(err))
 		}
 	}()
-	logger.Infow("Libra's metrics are served", "address", e.address)
+	logger.Infow("Serving Libra's metrics", "address", e.address)
 	return e
 }
 
@@ -87,7 +87,7 @@ func (e *export) tell(requests http.Handler) {
 	e.mux.HandleFunc("GET "+api.ActivatorRequestsPath, func(w http.ResponseWriter, r *http.Request) {
 		at, _ := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
 		if at == nil || !at.IP.IsLoopback() {
-			http.Error(w, "this is told at the pod's loopback address alone, as kubectl port-forward reaches it", http.StatusForbidden)
+			http.Error(w, "this path is served only at the pod's loopback address: use kubectl port-forward", http.StatusForbidden)
 			return
 		}
 		requests.ServeHTTP(w, r)

@@ -46,12 +46,12 @@ func (l libra) forward(ctx context.Context, next http.Handler, f forwarding) htt
 	}
 	logger := f.logger.Named("libra")
 	if f.network.EnableMeshPodAddressability || f.network.MeshCompatibilityMode == netcfg.MeshCompatibilityModeEnabled {
-		logger.Infow("No request is passed on to an activator in another zone: in a mesh activators are not reached by their addresses. Placement policies go by topologyTolerance.")
+		logger.Infow("Not passing requests on to activators in other zones, because activators in a mesh cannot be reached by address; requests are placed as topologyTolerance allows")
 		return next
 	}
 	h, err := f.handler(ctx, next, l, logger)
 	if err != nil {
-		logger.Errorw("No request is passed on to an activator in another zone; placement policies go by topologyTolerance", zap.Error(err))
+		logger.Errorw("Cannot pass requests on to activators in other zones; requests are placed as topologyTolerance allows", zap.Error(err))
 		return next
 	}
 	return h
@@ -87,7 +87,7 @@ func routingTLS(secrets corelisters.SecretLister, configMaps corelisters.ConfigM
 		roots := x509.NewCertPool()
 		secret, err := secrets.Secrets(system.Namespace()).Get(netcfg.ServingRoutingCertName)
 		if err != nil {
-			return nil, fmt.Errorf("reading whom activators trust: %w", err)
+			return nil, fmt.Errorf("reading the CA certificates that activators trust: %w", err)
 		}
 		roots.AppendCertsFromPEM(secret.Data[certificates.CaCertName])
 		isBundle, err := labels.NewRequirement(netapi.TrustBundleLabelKey, selection.Exists, nil)
@@ -96,7 +96,7 @@ func routingTLS(secrets corelisters.SecretLister, configMaps corelisters.ConfigM
 		}
 		bundles, err := configMaps.ConfigMaps(system.Namespace()).List(labels.NewSelector().Add(*isBundle))
 		if err != nil {
-			return nil, fmt.Errorf("reading whom activators trust: %w", err)
+			return nil, fmt.Errorf("reading the CA certificates that activators trust: %w", err)
 		}
 		for _, bundle := range bundles {
 			for _, text := range bundle.Data {

@@ -182,7 +182,7 @@ func newLibra(ctx context.Context, kube kubernetes.Interface, podName string, mp
 		drainCtx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
 		defer cancel()
 		if err := manager.Drain(drainCtx); err != nil {
-			logger.Warnw("Left invocations to their lease", zap.Error(err))
+			logger.Warnw("Stopped before all invocations had ended; the rest end when their lease expires", zap.Error(err))
 		}
 		stopEvents()
 		stopReporting()
@@ -230,7 +230,7 @@ func (l libra) followActivators(endpoints cache.SharedIndexInformer, self string
 		return
 	}
 	if err := l.manager.Slots().FollowActivators(endpoints, self); err != nil {
-		logger.Errorw("Requests may go to pods that are other activators' as well: which activators there are is not followed", zap.Error(err))
+		logger.Errorw("Cannot follow the other activators, so requests may go to pods that other activators use as well", zap.Error(err))
 	}
 }
 

@@ -47,12 +47,12 @@ const (
 
 func main() {
 	if err := timerslack.Widen(); err != nil {
-		log.Print("The activator takes more CPU than it needs to: ", err)
+		log.Print("Failed to widen the timer slack, so the activator uses more CPU than it needs: ", err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 
-	flag.BoolFunc("version", "print which activator this is, and exit", printVersion)
+	flag.BoolFunc("version", "print the activator's commit and Knative version, and exit", printVersion)
 
 	// Clients, informers and the environment.
 	restConfig := injection.ParseAndGetRESTConfigOrDie()
@@ -60,11 +60,11 @@ func main() {
 	ctx, informers := injection.Default.SetupInformers(ctx, restConfig)
 	var env config
 	if err := envconfig.Process("", &env); err != nil {
-		log.Fatal("The environment of the activator is not complete: ", err)
+		log.Fatal("The activator's environment variables are not valid: ", err)
 	}
 	kube := kubeclient.Get(ctx)
 	if err := waitForAPIServer(ctx, kube); err != nil {
-		log.Fatal("The API server did not tell an accepted version in time: ", err)
+		log.Fatal("The API server did not report a supported version in time: ", err)
 	}
 
 	// Logs, metrics and traces.
@@ -77,10 +77,10 @@ func main() {
 	defer shutdown(logger, "metrics", mp.Shutdown)
 	defer shutdown(logger, "traces", tp.Shutdown)
 	exported := startExport(logger.Named("libra"))
-	defer shutdown(logger, "metrics of Libra", exported.stop)
+	defer shutdown(logger, "Libra's metrics", exported.stop)
 
 	if err := controller.StartInformers(ctx.Done(), informers...); err != nil {
-		logger.Fatalw("The informers do not start", zap.Error(err))
+		logger.Fatalw("Failed to start the informers", zap.Error(err))
 	}
 	logger.Info("Informers are synced; setting up the activator with Libra in it")
 
@@ -146,7 +146,7 @@ func main() {
 	configMaps.Watch(o11yconfigmap.Name(), updateRequestLog(requestLog, logger), pprof.UpdateFromConfigMap)
 	libra.watch(configMaps, system.Namespace())
 	if err := configMaps.Start(ctx.Done()); err != nil {
-		logger.Fatalw("The config maps cannot be watched", "namespace", system.Namespace(), zap.Error(err))
+		logger.Fatalw("Failed to watch the ConfigMaps", "namespace", system.Namespace(), zap.Error(err))
 	}
 
 	// Serve until told to stop, then drain.

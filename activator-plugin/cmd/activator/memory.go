@@ -37,11 +37,11 @@ func limitMemory(root string, logger *zap.SugaredLogger) {
 	}
 	limit, file, err := containerLimit(root)
 	if err != nil {
-		logger.Warnw("The activator has no soft memory limit: set "+softLimitEnv+" to one below the container's memory limit, which cannot be read", zap.Error(err))
+		logger.Warnw("The activator has no soft memory limit, because the container's memory limit cannot be read: set "+softLimitEnv+" to less than that limit", zap.Error(err))
 		return
 	}
 	if limit == 0 {
-		logger.Info("The activator has no soft memory limit, because the container has no memory limit")
+		logger.Info("The activator has no soft memory limit, because it found no memory limit for its container")
 		return
 	}
 	soft := limit * softLimitPercent / 100

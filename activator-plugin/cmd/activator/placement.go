@@ -75,6 +75,6 @@ func (p policies) start(ctx context.Context, logger *zap.SugaredLogger, others .
 		err = fmt.Errorf("reading pods and settings: %w", context.Cause(waiting))
 	}
 	if err != nil {
-		logger.Warnw("Requests go as if there were no placement policies until these, pods and settings have been read", zap.Error(err))
+		logger.Warnw("Placement policies, pods or settings were not read in time; until all are read, requests are placed as if there were no placement policies", zap.Error(err))
 	}
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // unsent is logged when the activator stops before its last report is sent.
-const unsent = "What functions could have lent in the last seconds is not reported: there was no time left to send it"
+const unsent = "Ran out of time to report what functions could have lent in the last seconds"
 
 // newReportSender returns the sender of the manager's counts, on which the resizer
 // reports.
@@ -22,10 +22,10 @@ func newReportSender(store report.Store, owner string, manager *invocation.Manag
 		Drain:  func() report.Record { return manager.Counted(predictor.Stage) },
 		OnError: func(err error) {
 			if err != nil {
-				logger.Warnw("What functions could lend is not reported until Redis takes it", zap.Error(err))
+				logger.Warnw("Failed to report what functions could lend; trying again until Redis accepts the report", zap.Error(err))
 				return
 			}
-			logger.Info("What functions could lend is reported again")
+			logger.Info("Resumed reporting what functions could lend")
 		},
 	}
 }

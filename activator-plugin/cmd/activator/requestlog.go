@@ -19,7 +19,7 @@ import (
 func newRequestLogOrDie(next http.Handler, logger *zap.SugaredLogger) *pkghttp.RequestLogHandler {
 	h, err := pkghttp.NewRequestLogHandler(next, logging.NewSyncFileWriter(os.Stdout), "", requestLogInput, false)
 	if err != nil {
-		logger.Fatalw("The request log cannot be set up", zap.Error(err))
+		logger.Fatalw("Failed to set up the request log", zap.Error(err))
 	}
 	return h
 }
@@ -39,7 +39,7 @@ func updateRequestLog(h *pkghttp.RequestLogHandler, logger *zap.SugaredLogger) f
 			logger.Errorw("The request log stays as it is: its template is not valid", "template", template, zap.Error(err))
 			return
 		}
-		logger.Infow("The request log follows its settings", "template", template)
+		logger.Infow("Updated the request log", "template", template)
 	}
 }
 

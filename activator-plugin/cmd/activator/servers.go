@@ -61,12 +61,12 @@ func newServer(port int, h http.Handler) *http.Server {
 // drain waits until failing readiness probes keep new requests away, and then for the
 // requests in flight. The pod's grace period bounds the latter.
 func (s *servers) drain(logger *zap.SugaredLogger) {
-	logger.Infow("Not ready any more; still serving until that is known everywhere", "for", pkgnet.DefaultDrainTimeout)
+	logger.Infow("No longer ready; still serving until new requests go elsewhere", "for", pkgnet.DefaultDrainTimeout)
 	time.Sleep(pkgnet.DefaultDrainTimeout)
 	logger.Info("Waiting for the requests in flight")
 	for name, server := range s.all {
 		if err := server.Shutdown(context.Background()); err != nil {
-			logger.Errorw("A server did not end well", "server", name, zap.Error(err))
+			logger.Errorw("Failed to shut down a server", "server", name, zap.Error(err))
 		}
 	}
 	logger.Info("All requests are served")

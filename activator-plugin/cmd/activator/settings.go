@@ -19,7 +19,7 @@ func followSettings(ctx context.Context, kube kubernetes.Interface, logger *zap.
 	objects, _ := ctx.Value(dynamicclient.Key{}).(dynamic.Interface)
 	live, err := settings.NewLive(kube, objects, func(err error) {
 		if refused.First(err.Error()) {
-			logger.Warnw("Refused a setting. This is logged once.", zap.Error(err))
+			logger.Warnw("Cannot read or apply some of Libra's settings. This is logged once.", zap.Error(err))
 		}
 	})
 	if err != nil {

@@ -62,11 +62,11 @@ func TestSettingsAreFollowedAndLogged(t *testing.T) {
 		}
 		want := []string{
 			"info Libra's settings map[domain: maxMode:full minLoan:100ms mode:lend placement:default safeguardPercent:80 source:node]",
-			`warn Refused a setting. This is logged once. map[error:not all settings are accepted: key "mode" of ConfigMap libra-system/config-libra: ` +
-				`mode is "on", want observe, lend or full; until then it is "lend"`,
+			`warn Cannot read or apply some of Libra's settings. This is logged once. map[error:not all settings are accepted: key "mode" of ConfigMap libra-system/config-libra: ` +
+				`mode is "on", want observe, lend or full; until it is corrected, "lend" applies`,
 			"info Libra's settings map[domain: maxMode:full minLoan:100ms mode:full placement:default safeguardPercent:80 source:node]",
-			`warn Refused a setting. This is logged once. map[error:not all settings are accepted: key "mode" of ConfigMap libra-system/config-libra: ` +
-				`mode is "on", want observe, lend or full; until then it is "full"`,
+			`warn Cannot read or apply some of Libra's settings. This is logged once. map[error:not all settings are accepted: key "mode" of ConfigMap libra-system/config-libra: ` +
+				`mode is "on", want observe, lend or full; until it is corrected, "full" applies`,
 			"info Libra's settings map[domain: maxMode:full minLoan:100ms mode:full placement:default safeguardPercent:80 source:owners]",
 		}
 		if len(got) != len(want) {

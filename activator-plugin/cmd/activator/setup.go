@@ -87,10 +87,10 @@ func newTransportOrDie(ctx context.Context, env config, network *netcfg.Config, 
 	if !network.SystemInternalTLSEnabled() {
 		return pkgnet.NewProxyAutoTransport(env.MaxIdleProxyConns, env.MaxIdleProxyConnsPerHost), nil
 	}
-	logger.Info("Connecting to pods with TLS, and serving it, as system-internal-tls says")
+	logger.Info("Connecting to pods with TLS, and serving TLS, because system-internal-tls is enabled")
 	certs, err := certificate.NewCertCache(ctx)
 	if err != nil {
-		logger.Fatalw("The certificates for system-internal-tls cannot be had", zap.Error(err))
+		logger.Fatalw("Failed to get the certificates for system-internal-tls", zap.Error(err))
 	}
 	return pkgnet.NewProxyAutoTLSTransport(env.MaxIdleProxyConns, env.MaxIdleProxyConnsPerHost, certs.TLSContext()), certs
 }
@@ -133,7 +133,7 @@ func shutdown(logger *zap.SugaredLogger, what string, f func(context.Context) er
 	ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
 	defer cancel()
 	if err := f(ctx); err != nil {
-		logger.Errorw("What was left of the "+what+" is lost", zap.Error(err))
+		logger.Errorw("Failed to shut down the exporter of "+what+"; what it had not exported is lost", zap.Error(err))
 	}
 }
 

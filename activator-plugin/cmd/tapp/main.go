@@ -32,7 +32,7 @@ func main() {
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:          "tapp",
-		Short:        "Placement policies from tAPP scripts",
+		Short:        "Convert tAPP scripts to placement policies",
 		SilenceUsage: true,
 	}
 	root.AddCommand(newConvert())
@@ -58,7 +58,8 @@ A script names workers, sets of workers and controllers by labels. They map to n
   set:                     all nodes
   controller: DBZoneCtl    activators in the zone that --zone sets, or in the zone of that name
 
-A tag with capitals or underscores gets another name, because Kubernetes allows neither in names.
+The policy of a tag with capitals or underscores has a different name, because Kubernetes allows
+neither in names.
 Functions name their policy with the label libra.dev/placement.`,
 		Example: `  tapp convert script.yaml --zone DBZoneCtl=eu-west-1a | kubectl apply -n shop -f -
   tapp convert script.yaml --cluster --worker-label kubernetes.io/hostname`,
@@ -90,7 +91,7 @@ Functions name their policy with the label libra.dev/placement.`,
 
 func check(o script.Options, cluster bool) error {
 	if cluster && o.Namespace != "" {
-		return fmt.Errorf("--namespace is %q, want none with --cluster: a ClusterPlacementPolicy is in no namespace", o.Namespace)
+		return fmt.Errorf("--namespace is %q, want none with --cluster: a ClusterPlacementPolicy has no namespace", o.Namespace)
 	}
 	if o.Namespace != "" && len(validation.IsDNS1123Label(o.Namespace)) > 0 {
 		return fmt.Errorf("--namespace is %q, want the name of a namespace, such as shop", o.Namespace)
@@ -137,7 +138,7 @@ func write(out io.Writer, tags []script.Tag, cluster bool) error {
 			text = "---\n" + text
 		}
 		if t.Name != t.Policy.Name {
-			text = strings.Replace(text, "apiVersion:", fmt.Sprintf("# The tag %s: functions name it with %s: %s.\napiVersion:", t.Name, api.PlacementLabel, t.Policy.Name), 1)
+			text = strings.Replace(text, "apiVersion:", fmt.Sprintf("# Tag %s: functions name this policy with the label %s: %s.\napiVersion:", t.Name, api.PlacementLabel, t.Policy.Name), 1)
 		}
 		if _, err := io.WriteString(out, text); err != nil {
 			return err

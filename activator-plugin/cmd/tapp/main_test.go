@@ -53,7 +53,7 @@ spec:
   - workers:
     - set: {}
 ---
-# The tag couchdb_query: functions name it with libra.dev/placement: couchdb-query.
+# Tag couchdb_query: functions name this policy with the label libra.dev/placement: couchdb-query.
 apiVersion: libra.dev/v1alpha1
 kind: PlacementPolicy
 metadata:

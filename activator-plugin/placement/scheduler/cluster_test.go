@@ -397,7 +397,7 @@ func (c *cluster) placesByPolicy() {
 	c.apply("rather", "{blocks: [{workers: [{node: rests}]}, {workers: [{node: lacks}]}]}")
 	c.apply("nowhere", "{followup: fail, blocks: [{workers: [{node: gone}]}]}")
 	nowhere := c.firstRefused("nowhere") // until it is in force, pods are placed anywhere
-	c.refused(nowhere, "placement policy shop/nowhere names no node that there is")
+	c.refused(nowhere, "placement policy shop/nowhere names no existing node")
 	for _, policy := range []string{"there", "rather"} {
 		for range 3 {
 			if node := c.placed(c.pod("query", api.PlacementLabel, policy)); node != "rests" {

@@ -38,7 +38,7 @@ Libra flags:
 // New makes the plugin for a profile. It implements the scheduler's PluginFactory.
 func (o *Options) New(ctx context.Context, args runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
 	if args != nil {
-		return nil, fmt.Errorf("plugin %s has args, want none: where Redis is say the flags --redis-addr and --redis-credentials", Name)
+		return nil, fmt.Errorf("plugin %s has args, want none: the flags --redis-addr and --redis-credentials say where Redis is", Name)
 	}
 	server, err := redisconn.Parse(o.RedisAddr, o.RedisCredentials)
 	if err != nil {

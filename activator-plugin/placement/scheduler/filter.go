@@ -30,7 +30,7 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *corev
 		}
 	}
 	p.metrics.unplaceable.Add(ctx, 1)
-	return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, fmt.Sprintf("placement policy %s names no node that there is", order.Policy))
+	return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, fmt.Sprintf("placement policy %s names no existing node", order.Policy))
 }
 
 // PreFilterExtensions implements fwk.PreFilterPlugin. Other pods make no difference.

@@ -27,7 +27,7 @@ const (
 	staleAfter = 5 * time.Second
 )
 
-var errMore = errors.New("more has changed than could be asked for")
+var errMore = errors.New("more has changed than can be read at once")
 
 // source tells what nodes lend and what functions need. pool.Redis implements it.
 type source interface {
@@ -113,9 +113,9 @@ func (f *follower) say(ctx context.Context, err error) {
 	if failing := err != nil; failing != f.failing {
 		f.failing = failing
 		if failing {
-			klog.FromContext(ctx).Error(err, "Not hearing what nodes can lend: pods are placed as by the default scheduler. Asking again quietly")
+			klog.FromContext(ctx).Error(err, "Failed to read what nodes lend or functions need; pods are placed by what was read last, or without it once it is too old. Retrying without further logs")
 		} else {
-			klog.FromContext(ctx).Info("Hearing what nodes can lend again")
+			klog.FromContext(ctx).Info("Resumed reading what nodes lend and functions need")
 		}
 	}
 }

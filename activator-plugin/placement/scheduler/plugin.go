@@ -105,7 +105,7 @@ func newPlugin(ctx context.Context, server redisconn.Server, handle fwk.Handle) 
 	reading, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	if err := policies.WaitUntilRead(reading); err != nil {
-		klog.FromContext(ctx).Error(err, "Pods are placed as if there were no placement policies until these have been read")
+		klog.FromContext(ctx).Error(err, "Placement policies were not read in time; until they are, pods are placed as if there were none")
 	}
 	return p, nil
 }

@@ -346,7 +346,7 @@ func TestFilter(t *testing.T) {
 		refused string
 	}{
 		"fail":                    {"{followup: fail, blocks: [{workers: [{node: b}]}, {workers: [{node: c}]}]}", []string{"b", "c"}, ""},
-		"fail, no node":           {"{followup: fail, blocks: [{workers: [{node: x}]}]}", nil, "placement policy gpu names no node that there is"},
+		"fail, no node":           {"{followup: fail, blocks: [{workers: [{node: x}]}]}", nil, "placement policy gpu names no existing node"},
 		"default":                 {"{blocks: [{workers: [{node: b}]}]}", names, ""},
 		"default, no node":        {"{blocks: [{workers: [{node: x}]}]}", names, ""},
 		"a moment is not counted": {"{followup: fail, blocks: [{workers: [{node: b}], invalidate: {capacityUsedPercent: 1}}]}", []string{"b"}, ""},

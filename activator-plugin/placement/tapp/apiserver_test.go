@@ -247,7 +247,7 @@ func (p *plane) refuses() {
 	for name, tc := range map[string]struct{ policy, spec, want string }{
 		"a schema":               {"gpu", "{blocks: [{workers: [{node: a}], strategy: best}]}", "spec.blocks[0].strategy: Unsupported value"},
 		"a rule":                 {"gpu", "{blocks: [{workers: [{node: a, set: {}}]}]}", "want either node or set"},
-		"a rule about the name":  {"default", "{followup: default, blocks: [{workers: [{node: a}]}]}", "can only be fail"},
+		"a rule about the name":  {"default", "{followup: default, blocks: [{workers: [{node: a}]}]}", "must be fail"},
 		"a rule about the total": {"gpu", "{blocks: [{workers: [" + strings.Repeat("{node: a},", 40) + "]}, {workers: [" + strings.Repeat("{node: a},", 25) + "]}]}", "want at most 64 in all"},
 		"an unknown field":       {"gpu", "{blocks: [{workers: [{node: a}], affinity: much}]}", "affinity"},
 	} {

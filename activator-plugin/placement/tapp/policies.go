@@ -187,16 +187,16 @@ func (p *Policies) unread(k *kind) cache.WatchErrorHandlerWithContext {
 		switch {
 		case !said.First(err.Error()):
 		case apierrors.IsNotFound(err):
-			p.logger.Infow("There are no placement policies of this kind: its definition is not installed. This is logged once.", "resource", k.resource.Resource)
+			p.logger.Infow("There are no placement policies of this kind, because its CustomResourceDefinition is not installed. This is logged once.", "resource", k.resource.Resource)
 		default:
-			p.logger.Warnw("Cannot watch placement policies, so they stay as they are; the activator needs get, list and watch on them. This is logged once.",
+			p.logger.Warnw("Cannot watch placement policies, so those read so far stay in force; get, list and watch on them are needed. This is logged once.",
 				"resource", k.resource.Resource, zap.Error(err))
 		}
 	}
 }
 
 func (p *Policies) nodesUnread(_ context.Context, _ *cache.Reflector, err error) {
-	p.logger.Warnw("Cannot watch nodes, so placement policies go by what they were, or are not in force; the activator needs get, list and watch on nodes", zap.Error(err))
+	p.logger.Warnw("Cannot watch nodes, so placement policies use the nodes read so far, or are not in force if none were read; get, list and watch on nodes are needed", zap.Error(err))
 }
 
 // Of implements placement.Programs.
@@ -288,7 +288,7 @@ func (p *Policies) findNode(ctx context.Context, found chan<- string) {
 			found <- pod.Spec.NodeName
 			return true, nil
 		case err != nil && said.First(err.Error()):
-			p.logger.Warnw("Cannot read this activator's pod, so it is in no zone for placement policies. This is logged once.", zap.Error(err))
+			p.logger.Warnw("Cannot read this activator's pod, so placement policies treat the activator as in no zone. This is logged once.", zap.Error(err))
 		}
 		return false, nil
 	})
@@ -361,7 +361,7 @@ func (p *Policies) edit(of key, known *policy, u *unstructured.Unstructured, o O
 	known.refused = err
 	if err != nil {
 		p.metrics.onRefused(of)
-		p.logger.Warnw("Refused a placement policy. The last that was accepted stays in force.",
+		p.logger.Warnw("Refused a placement policy. The last accepted generation, if any, stays in force.",
 			"policy", of.String(), "generation", known.generation, "inForce", known.compiled, zap.Error(err))
 		return
 	}
@@ -373,7 +373,7 @@ func (p *Policies) edit(of key, known *policy, u *unstructured.Unstructured, o O
 func (p *Policies) recompile(of key, known *policy, o Options) {
 	program, err := Compile(of.name, known.spec, p.current, o)
 	if err != nil {
-		p.logger.Errorw("Failed to compile a placement policy anew for other nodes; it goes by those that there were", "policy", of.String(), zap.Error(err))
+		p.logger.Errorw("Failed to recompile a placement policy after nodes changed; it still uses the nodes from before", "policy", of.String(), zap.Error(err))
 		return
 	}
 	known.program = program

@@ -306,7 +306,7 @@ func TestAnEditThatIsRefusedLeavesTheLastInForce(t *testing.T) {
 		if c == nil || c.Status != metav1.ConditionFalse || c.Reason != v1alpha1.ReasonRefused || c.ObservedGeneration != 2 {
 			t.Fatalf("its condition is %+v, want that generation 2 is refused", c)
 		}
-		for _, want := range []string{"spec.blocks[0].workers[0].set.matchLabels[disk]", `"a b"`, "want a value of a label of nodes", "Generation 1 stays in force."} {
+		for _, want := range []string{"spec.blocks[0].workers[0].set.matchLabels[disk]", `"a b"`, "want a value of a node label", "Generation 1 stays in force."} {
 			if !strings.Contains(c.Message, want) {
 				t.Errorf("its message is %q, want %q in it", c.Message, want)
 			}
@@ -354,7 +354,7 @@ func TestAPolicyThatIsRefusedFromTheFirst(t *testing.T) {
 		f.settle()
 		f.expect("shop", "gpu", "b by 0")
 		status := f.status(policyObject("shop", "gpu", 1, "{}"))
-		if c := meta.FindStatusCondition(status.Conditions, v1alpha1.Accepted); c == nil || !strings.Contains(c.Message, "Nothing is in force of it") {
+		if c := meta.FindStatusCondition(status.Conditions, v1alpha1.Accepted); c == nil || !strings.Contains(c.Message, "No generation of this policy is in force") {
 			t.Errorf("its condition is %+v", c)
 		}
 		// Only a later activator knows this field.
@@ -456,7 +456,7 @@ func TestWithoutDefinitions(t *testing.T) {
 		time.Sleep(10 * time.Minute)
 		synctest.Wait()
 		f.expect("shop", "gpu", "any")
-		if got := f.logs.FilterMessageSnippet("its definition is not installed").Len(); got != 2 {
+		if got := f.logs.FilterMessageSnippet("its CustomResourceDefinition is not installed").Len(); got != 2 {
 			t.Errorf("that was logged %d times, want once for each kind: %v", got, f.logs.All())
 		}
 		if lists := countLists(f.dynamic.Actions()); lists > 200 {

@@ -282,7 +282,7 @@ func TestValidateNamesTheField(t *testing.T) {
 	for _, want := range []string{
 		`spec.strategy: Unsupported value: "jsq"`, `spec.followup: Unsupported value: "x"`,
 		`spec.blocks[0].workers[0].node: Invalid value: "A": want the name of a node`,
-		`spec.blocks[0].workers[1].set.matchLabels[a b]: Invalid value`, `spec.blocks[0].workers[1].set.matchLabels[d]: Invalid value: "e f": want a value of a label`,
+		`spec.blocks[0].workers[1].set.matchLabels[a b]: Invalid value`, `spec.blocks[0].workers[1].set.matchLabels[d]: Invalid value: "e f": want a value of a node label`,
 		`spec.blocks[0].workers[1].set.matchExpressions[0]: Invalid value: ""`, `spec.blocks[0].workers[1].set.matchExpressions[0].values: Required value`,
 		`spec.blocks[0].workers[1].set.matchExpressions[1].operator: Unsupported value: "Gt"`,
 		`spec.blocks[0].invalidate.maxConcurrentInvocations: Invalid value: -1: want 1 to 1000000`,

@@ -157,7 +157,7 @@ func (r *reporter) writeOrRetry(ctx context.Context, of key) {
 		return
 	case apierrors.IsConflict(err):
 	case r.warned.First(err.Error()):
-		r.logger.Warnw("Cannot write the status of a placement policy, which is in force all the same; the activator needs update on its status. This is logged once.",
+		r.logger.Warnw("Cannot write the status of a placement policy; requests are not affected. The activator needs update on the status. This is logged once.",
 			"policy", of.String(), zap.Error(err))
 	}
 	r.queue.AddRateLimited(of)
@@ -207,7 +207,7 @@ func (r *reporter) enter(ctx context.Context, status *v1alpha1.PlacementPolicySt
 	}
 	accepted := metav1.Condition{
 		Type: v1alpha1.Accepted, ObservedGeneration: o.observed,
-		Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonInForce, Message: "It is in force.",
+		Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonInForce, Message: "The policy is in force.",
 	}
 	if o.refused != "" {
 		accepted.Status, accepted.Reason = metav1.ConditionFalse, v1alpha1.ReasonRefused
@@ -227,7 +227,7 @@ func (r *reporter) enter(ctx context.Context, status *v1alpha1.PlacementPolicySt
 
 func inForce(generation int64) string {
 	if generation == 0 {
-		return "Nothing is in force of it: its functions go by the policy default."
+		return "No generation of this policy is in force: its functions are placed as if it did not exist."
 	}
 	return fmt.Sprintf("Generation %d stays in force.", generation)
 }
@@ -278,6 +278,6 @@ func (r *reporter) tell(obj *unstructured.Unstructured, was, is *v1alpha1.Placem
 	}
 	if len(is.UnmatchedBlocks) > 0 && !slices.Equal(was.UnmatchedBlocks, is.UnmatchedBlocks) {
 		r.events.Eventf(obj, corev1.EventTypeWarning, eventUnmatched,
-			"No node matches blocks %v of spec.blocks (the first is 0): want names or labels of nodes, and zones, that there are.", is.UnmatchedBlocks)
+			"No node matches blocks %v of spec.blocks (the first is 0): want names or labels of existing nodes, and existing zones.", is.UnmatchedBlocks)
 	}
 }

@@ -48,7 +48,7 @@ func Validate(name string, spec *v1alpha1.PlacementPolicySpec) field.ErrorList {
 	oneOf(v, root.Child("strategy"), spec.Strategy, ofBlocks)
 	oneOf(v, root.Child("followup"), spec.Followup, followups)
 	if name == v1alpha1.DefaultName && spec.Followup == v1alpha1.FollowupDefault {
-		v.add(field.Invalid(root.Child("followup"), spec.Followup, "there is no other policy to follow this one, want fail, or nothing"))
+		v.add(field.Invalid(root.Child("followup"), spec.Followup, "no other policy follows the policy default, want fail or nothing"))
 	}
 	blocks := root.Child("blocks")
 	v.size(blocks, len(spec.Blocks), 1, maxBlocks)
@@ -58,7 +58,7 @@ func Validate(name string, spec *v1alpha1.PlacementPolicySpec) field.ErrorList {
 		v.block(blocks.Index(i), &spec.Blocks[i])
 	}
 	if workers > maxWorkers {
-		v.add(field.Invalid(blocks, workers, fmt.Sprintf("there are too many workers, want at most %d in all: a set is one, however many nodes it has", maxWorkers)))
+		v.add(field.Invalid(blocks, workers, fmt.Sprintf("too many workers, want at most %d in all: a set is one, however many nodes it has", maxWorkers)))
 	}
 	return v.errs
 }
@@ -110,7 +110,7 @@ func (v *validator) worker(at *field.Path, w *v1alpha1.Worker) {
 			v.add(field.Invalid(at.Child("node"), w.Node, "want the name of a node, such as worker-1"))
 		}
 		if w.Strategy != "" {
-			v.add(field.Invalid(at.Child("strategy"), w.Strategy, "it chooses within a set, want none beside node"))
+			v.add(field.Invalid(at.Child("strategy"), w.Strategy, "a strategy chooses within a set, want none beside node"))
 		}
 	}
 	oneOf(v, at.Child("strategy"), w.Strategy, strategies)
@@ -160,11 +160,11 @@ func (v *validator) require(to labels.Selector, at *field.Path, key string, oper
 	}
 	before := len(v.errs)
 	for _, problem := range validation.IsQualifiedName(key) {
-		v.add(field.Invalid(at, key, "want the key of a label of nodes: "+problem))
+		v.add(field.Invalid(at, key, "want the key of a node label: "+problem))
 	}
 	for _, value := range values {
 		for _, problem := range validation.IsValidLabelValue(value) {
-			v.add(field.Invalid(at, value, "want a value of a label of nodes: "+problem))
+			v.add(field.Invalid(at, value, "want a value of a node label: "+problem))
 		}
 	}
 	switch listed := op == selection.In || op == selection.NotIn; {

@@ -10,7 +10,7 @@ import (
 	"libra.dev/libra/activator-plugin/predict"
 )
 
-const inputHelp = `The input is a sequence of JSON objects, each for one function:
+const inputHelp = `The input is a sequence of JSON objects, one for each function:
 
   {"function": "namespace/revision", "answer": {...}, "sizes": [...], "expected": [[...], ...]}
 
@@ -38,8 +38,8 @@ type mismatch struct {
 func newCheck() *cobra.Command {
 	return &cobra.Command{
 		Use:   "check FILE|-",
-		Short: "Compare the activator's look-ups with what is expected",
-		Long: "Compare the activator's look-ups in step tables with what is expected.\n" +
+		Short: "Compare the activator's look-ups with the expected answers",
+		Long: "Compare the activator's look-ups in step tables with the expected answers.\n" +
 			"The command prints its result, then fails if there are mismatches.\n\n" + inputHelp,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -51,7 +51,7 @@ func newCheck() *cobra.Command {
 				return err
 			}
 			if result.Mismatches > 0 {
-				return fmt.Errorf("%d of %d look-ups are not as expected", result.Mismatches, result.Comparisons)
+				return fmt.Errorf("%d of %d looked-up values differ from those expected", result.Mismatches, result.Comparisons)
 			}
 			return nil
 		},
@@ -60,7 +60,7 @@ func newCheck() *cobra.Command {
 
 func (r *checkResult) add(in functionInput) error {
 	if len(in.Sizes) != len(in.Expected) {
-		return fmt.Errorf("%d sizes with %d expected answers, want as many", len(in.Sizes), len(in.Expected))
+		return fmt.Errorf("%d sizes with %d expected answers, want an answer for each size", len(in.Sizes), len(in.Expected))
 	}
 	table, err := predict.ParseTable(bytes.NewReader(in.Answer))
 	if err != nil {

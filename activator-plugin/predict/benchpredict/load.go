@@ -57,10 +57,10 @@ func newLoad() *cobra.Command {
 		Short: "Query a predictor at a fixed rate, or as fast as it answers",
 		Long: `Query a predictor for random sizes over the Open Inference Protocol v2.
 
-With --rate the loop is open: each request has a due time, and one that finds every
-connection busy then is timed from it. Without --rate the loop is closed: each
-connection sends its next request as soon as it has an answer, which is the most
-that the predictor can do.`,
+With --rate the loop is open: each request has a due time. A request that finds every
+connection busy at its due time is timed from then. Without --rate the loop is closed:
+each connection sends its next request as soon as it has an answer, so the result is the
+most that the predictor can do.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			result, err := load(cmd.Context(), o)
@@ -98,7 +98,7 @@ func (o loadOptions) check() error {
 		errs = append(errs, fmt.Errorf("--connections is %d, want 1 to 1024", o.connections))
 	}
 	if o.duration <= 0 || o.warmUp < 0 || o.timeout <= 0 {
-		errs = append(errs, fmt.Errorf("--duration %v, --warm-up %v and --timeout %v: want them positive, the warm-up may be 0",
+		errs = append(errs, fmt.Errorf("--duration is %v, --warm-up %v and --timeout %v, want positive times, or 0 for --warm-up",
 			o.duration, o.warmUp, o.timeout))
 	}
 	if o.maxSize < 1 {

@@ -163,7 +163,7 @@ func fetched(ctx context.Context, client *predict.Client, name types.NamespacedN
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("function %s: no prediction of any of its sizes: %w", name, ctx.Err())
+			return fmt.Errorf("function %s: no prediction for any of its sizes: %w", name, ctx.Err())
 		case <-retry.C:
 		}
 	}

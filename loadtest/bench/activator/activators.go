@@ -48,7 +48,7 @@ func (a *arm) deployment() string { return "bench-activator-" + strings.ReplaceA
 func (a *arm) start(ctx context.Context, r *rig.Rig) error {
 	installed, err := r.Kube.AppsV1().Deployments(servingNamespace).Get(ctx, container, metav1.GetOptions{})
 	if err != nil {
-		return fmt.Errorf("the installed activator: %w", err)
+		return fmt.Errorf("find the installed activator: %w", err)
 	}
 	if image := installed.Spec.Template.Spec.Containers[0].Image; strings.Contains(image, libraImage) {
 		return fmt.Errorf("the installed activator has the image %s: `demo install` puts the stock one back", image)
@@ -136,7 +136,7 @@ func (a *arm) remove(ctx context.Context, r *rig.Rig) error {
 			return nil
 		}
 		err = pods.DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}, a.selector())
-		return errors.Join(fmt.Errorf("activator %s is not gone", a.name), err)
+		return errors.Join(fmt.Errorf("activator %s is still there", a.name), err)
 	})
 }
 
@@ -144,7 +144,7 @@ func (a *arm) remove(ctx context.Context, r *rig.Rig) error {
 func (a *arm) cpu() (time.Duration, error) {
 	reading, err := a.cgroup.Read()
 	if err != nil {
-		return 0, fmt.Errorf("the CPU of activator %s: %w", a.name, err)
+		return 0, fmt.Errorf("read the CPU time of activator %s: %w", a.name, err)
 	}
 	return reading.CPU, nil
 }

@@ -131,7 +131,7 @@ func note(metrics map[string]float64, revision string, comparison []compared) {
 
 func writeTable(w io.Writer, comparisons map[string][]compared) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "revision\tfigure\tstock\tagain\tLibra\tLibra/stock\t95 %\tagain/stock\t95 %\tto reach\t\t")
+	fmt.Fprintln(t, "revision\tfigure\tstock\tagain\tLibra\tLibra/stock\t95 %\tagain/stock\t95 %\tgoal\t\t")
 	for _, revision := range revisions {
 		for _, c := range comparisons[revision] {
 			to, said := "", ""

@@ -62,7 +62,7 @@ a different order each time: requests at a fixed rate, for the response times, a
 as many as a few connections can, for the throughput.
 
 The box needs Libra and the stock activator: "demo install". Run it from the root of
-the repository. It removes what it made.`,
+the repository. It removes everything that it installed.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args:          cobra.NoArgs,
@@ -152,7 +152,7 @@ func (c *comparison) start(ctx context.Context) error {
 		c.requests[revision] = requestTo(d.Revision, d.Host)
 	}
 	for _, a := range c.arms {
-		c.Say("activator %s", a.name)
+		c.Say("starting activator %s", a.name)
 		if err := a.start(ctx, c.Rig); err != nil {
 			return err
 		}
@@ -297,7 +297,7 @@ func (c *comparison) report(ctx context.Context, out io.Writer) error {
 	if err := c.Write(ctx, metrics); err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "\nTimes in ms of %g requests a second; requests a second of %d connections without pauses, and CPU of the activator for each. %d blocks, seed %d.\n\n", c.rate, c.pods, c.blocks, c.Seed)
+	fmt.Fprintf(out, "\np50 and p99 are in ms, at %g requests a second; rps and cpu_us, the activator's CPU time for a request, are of %d connections without pauses. %d blocks, seed %d.\n\n", c.rate, c.pods, c.blocks, c.Seed)
 	if err := writeTable(out, comparisons); err != nil {
 		return err
 	}
@@ -306,7 +306,7 @@ func (c *comparison) report(ctx context.Context, out io.Writer) error {
 	}
 	// Few requests call it: such short ones neither lend nor borrow, and are sampled.
 	if c.calls[optedIn] == 0 {
-		return errors.New("the pool was never called for the revision that opted in: that was not Libra's activator at work")
+		return errors.New("the pool was never called for the revision that opted in: its activator did not work as Libra's")
 	}
 	return nil
 }

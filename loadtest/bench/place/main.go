@@ -69,7 +69,7 @@ the bench edits a PlacementPolicy on a real API server while four activators pla
 	f.IntVar(&o.steps, "steps", 16, "number of moments at which what a node can lend changes")
 	f.IntVar(&o.changing, "changing", 100, "number of nodes that change between two refreshes of the picture")
 	f.Float64Var(&o.busy, "busy", 0.5, "share of the pods that have a request at any time, with a containerConcurrency of 1")
-	f.Float64Var(&o.rate, "rate", 5000, "choices per second; the next refresh shows what they give away")
+	f.Float64Var(&o.rate, "rate", 5000, "choices per second; the next refresh shows what they have given away")
 	f.IntVar(&o.choices, "choices", 500, "choices per policy and block")
 	f.IntVar(&o.blocks, "blocks", 40, "blocks, each of all policies; one gives no interval, and so no verdict")
 	return cmd
@@ -114,7 +114,7 @@ var goals = []struct {
 }{
 	{"place_p99_us", "a choice, P99, µs", stats.Goal{Bound: 50}},
 	{"place_allocs", "allocations of a choice", stats.Goal{Bound: 0}},
-	{"policy_p99_us", "a PlacementPolicy's more than stock, P99, µs", stats.Goal{Bound: 2}},
+	{"policy_p99_us", "what a PlacementPolicy adds to stock, P99, µs", stats.Goal{Bound: 2}},
 	{"reload_p99_ms", "an edit of a PlacementPolicy in force in all activators, P99, ms", stats.Goal{Bound: 1000}},
 }
 
@@ -144,7 +144,7 @@ func bench(ctx context.Context, o options, out io.Writer) error {
 		return err
 	}
 	if o.kubelite == "" {
-		say("--kubelite is not given: how soon an edit of a policy is in force is not measured")
+		say("no --kubelite: not measuring how soon an edit of a policy is in force")
 	} else if err := o.reload(ctx, metrics, say); err != nil {
 		return err
 	}
@@ -159,7 +159,7 @@ func bench(ctx context.Context, o options, out io.Writer) error {
 		say("%s: %.4g (%.4g to %.4g); %s: %s", g.what, in.Estimate, in.Low, in.High, g.goal, stats.Said(g.goal.Absolute(in)))
 	}
 	metrics["seconds_total"] = time.Since(start).Seconds()
-	say("a reading of the clock: %.2f µs; %.0f %% of the choices by default were by what nodes cover", metrics["clock_p50_us"], 100*metrics["choices_covered"])
+	say("a reading of the clock: %.2f µs; coverage decided %.0f %% of the choices by the default policy", metrics["clock_p50_us"], 100*metrics["choices_covered"])
 	results := report.Results{Machine: machine.About(), Commit: o.commit, Seed: o.seed, Metrics: metrics}
 	if err := results.Write(o.out); err != nil {
 		return err

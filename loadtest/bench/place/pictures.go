@@ -34,7 +34,7 @@ func (o options) pictures(ctx context.Context, metrics map[string]float64, out i
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = 10 * time.Second
 	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("--pool: %s pictures: %w", o.pool, err)
+		return fmt.Errorf("--pool: run %s pictures: %w", o.pool, err)
 	}
 	results, err := readResults(dir)
 	if err != nil {

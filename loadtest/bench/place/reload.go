@@ -210,7 +210,7 @@ func (e *editor) await(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("a PlacementPolicy is not in force in activator %d: %w", i, ctx.Err())
+			return fmt.Errorf("an edit of a PlacementPolicy is not in force in activator %d: %w", i, ctx.Err())
 		case <-look.C:
 		}
 	}

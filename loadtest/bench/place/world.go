@@ -139,7 +139,7 @@ func (w *world) awaitPicture(ctx context.Context, picture *placement.Picture) er
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("nothing is known of node %s: %w", nodeName(i), ctx.Err())
+			return fmt.Errorf("the picture knows nothing of node %s: %w", nodeName(i), ctx.Err())
 		case <-retry.C:
 		}
 	}

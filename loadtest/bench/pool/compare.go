@@ -73,11 +73,11 @@ is the noise.`,
 func (c comparison) check() error {
 	var errs []error
 	if len(c.with) == 0 {
-		errs = append(errs, errors.New("--with names no command; give at least one, as base=bin/bench-pool-base"))
+		errs = append(errs, errors.New("--with names no command; give at least one, such as base=bin/bench-pool-base"))
 	}
 	for name, command := range c.with {
 		if name == "" || name == this || name == again {
-			errs = append(errs, fmt.Errorf("--with has the name %q; it must be another than %q and %q, and not empty", name, this, again))
+			errs = append(errs, fmt.Errorf("--with has the name %q; it must not be empty, %q or %q", name, this, again))
 		}
 		if _, err := exec.LookPath(command); err != nil {
 			errs = append(errs, fmt.Errorf("--with %s: %w", name, err))
@@ -106,7 +106,7 @@ func (c comparison) run(ctx context.Context, out io.Writer) error {
 	random := rand.New(rand.NewPCG(c.seed, 0))
 	measured := map[string][]map[string]float64{} // by arm and round
 	for round := range c.rounds {
-		fmt.Fprintf(out, "[%4.0f s] round %d of %d: each opens the pools of %d nodes, and has %d turns\n",
+		fmt.Fprintf(out, "[%4.0f s] round %d of %d: each command opens the pools of %d nodes, and has %d turns\n",
 			time.Since(start).Seconds(), round+1, c.rounds, c.nodes, c.turns)
 		means, err := c.round(ctx, commands, random)
 		if err != nil {
@@ -200,11 +200,11 @@ func (a *arm) turn() (map[string]float64, error) {
 func (a *arm) said() (map[string]float64, error) {
 	var metrics map[string]float64
 	if err := a.answers.Decode(&metrics); err != nil {
-		return nil, fmt.Errorf("%w instead of what it measured", err)
+		return nil, fmt.Errorf("read the measurements: %w", err)
 	}
 	for _, figure := range compared {
 		if _, ok := metrics[figure]; !ok {
-			return nil, fmt.Errorf("it measured %v, and no %s", metrics, figure)
+			return nil, fmt.Errorf("it measured %v, but no %s", metrics, figure)
 		}
 	}
 	return metrics, nil

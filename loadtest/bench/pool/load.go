@@ -158,7 +158,7 @@ func (l *load) fill(ctx context.Context) error {
 func (l *load) beatOf(ctx context.Context, n node) error {
 	open, err := l.beats.Heartbeat(ctx, n.name, n.beat)
 	if err == nil && !open {
-		return fmt.Errorf("node %s is closed after a heartbeat", n.name)
+		return fmt.Errorf("the pool of node %s is closed after a heartbeat", n.name)
 	}
 	return errors.Join(err, l.beats.Renew(ctx, n.name, owner))
 }

@@ -43,13 +43,13 @@ func (p picturing) measurePlaced(ctx context.Context, as shipped, pinned bool, o
 	if err := l.place(ctx, p, func(round *promises) {
 		granted = append(granted, round.share())
 		total.add(round)
-		fmt.Fprintf(out, "round %d of %d: of %.0f core-seconds that were promised %.3f were granted, to %d of %d that wanted some\n",
-			len(granted), p.rounds, round.coreSeconds(), round.share(), round.number.Load(), round.wanted.Load())
+		fmt.Fprintf(out, "round %d of %d: %.0f core-seconds were promised to %d of %d invocations that wanted some, and %.3f of that was granted\n",
+			len(granted), p.rounds, round.coreSeconds(), round.number.Load(), round.wanted.Load(), round.share())
 	}); err != nil {
 		return nil, err
 	}
 	share := stats.Mean(granted, p.seed)
-	fmt.Fprintf(out, "%d activators: granted of what was promised: %.3f (%.3f to %.3f); %s: %s\n",
+	fmt.Fprintf(out, "%d activators: share granted of what was promised: %.3f (%.3f to %.3f); %s: %s\n",
 		p.activators, share.Estimate, share.Low, share.High, grantedGoal, stats.Said(grantedGoal.Absolute(share)))
 	return map[string]float64{
 		"granted_over_promised": share.Estimate, "granted_over_promised_low": share.Low, "granted_over_promised_high": share.High,

@@ -140,13 +140,13 @@ func (l *load) probe(ctx context.Context, picture *placement.Picture, node, id s
 				return ctx.Err()
 			}
 			if time.Since(from) > probeMost {
-				return fmt.Errorf("after %v the picture of node %s has not %s", probeMost, node, what)
+				return fmt.Errorf("after %v the picture of node %s does not show %s", probeMost, node, what)
 			}
 			time.Sleep(probeEvery)
 		}
 		return nil
 	}
-	if err := until("what it has", func() bool { lends, known := lends(); return known && !lends }); err != nil {
+	if err := until("that the node lends nothing", func() bool { lends, known := lends(); return known && !lends }); err != nil {
 		return 0, err
 	}
 	inv := l.invocation(id, probePod, 0)
@@ -155,7 +155,7 @@ func (l *load) probe(ctx context.Context, picture *placement.Picture, node, id s
 	if _, err := l.pools.Begin(ctx, node, inv); err != nil {
 		return 0, err
 	}
-	err := until("what began", func() bool { lends, _ := lends(); return lends })
+	err := until("what the invocation lends", func() bool { lends, _ := lends(); return lends })
 	took := time.Since(sent)
 	endCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
 	defer cancel()

@@ -73,11 +73,11 @@ func readShipped(path string) (s shipped, err error) {
 	}
 	var deployment appsv1.Deployment
 	if err := yaml.UnmarshalStrict(data, &deployment); err != nil {
-		return shipped{}, fmt.Errorf("--redis: %s is no Deployment: %w", path, err)
+		return shipped{}, fmt.Errorf("--redis: %s is not a Deployment: %w", path, err)
 	}
 	containers := deployment.Spec.Template.Spec.Containers
 	if len(containers) != 1 || len(containers[0].Args) == 0 || containers[0].Resources.Limits.Memory().IsZero() {
-		return shipped{}, fmt.Errorf("--redis: %s must have one container, with arguments and a limit of memory", path)
+		return shipped{}, fmt.Errorf("--redis: %s must have one container, with arguments and a memory limit", path)
 	}
 	return shipped{containers[0].Args, containers[0].Resources.Limits.Memory().Value()}, nil
 }
@@ -169,7 +169,7 @@ func (s *server) memory(ctx context.Context) (m memory, err error) {
 		{&m.connections, "Memory", "mem_clients_normal"}, {&m.clients, "Clients", "connected_clients"},
 	} {
 		if *f.into, err = strconv.ParseInt(info[f.section][f.name], 10, 64); err != nil {
-			return memory{}, fmt.Errorf("%s of Redis: %w", f.name, err)
+			return memory{}, fmt.Errorf("read %s of Redis: %w", f.name, err)
 		}
 	}
 	return m, nil
@@ -178,7 +178,7 @@ func (s *server) memory(ctx context.Context) (m memory, err error) {
 const mib = 1 << 20
 
 func (m memory) String() string {
-	return fmt.Sprintf("%.1f MiB at most; %.1f of data, %.1f of the functions', %.1f of %d connections",
+	return fmt.Sprintf("%.1f MiB at most; %.1f of data, %.1f of functions, %.1f of %d connections",
 		float64(m.most)/mib, float64(m.data)/mib, float64(m.functions)/mib, float64(m.connections)/mib, m.clients)
 }
 

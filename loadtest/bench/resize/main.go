@@ -69,9 +69,9 @@ Libra must be on the box: "demo install".`,
 	}
 	o.Bind(cmd, "out/bench-resize")
 	f := cmd.Flags()
-	f.IntVar(&n.spaced, "spaced", 60, "patches, each long after the one before")
+	f.IntVar(&n.spaced, "spaced", 60, "patches, each long after the previous one")
 	f.DurationVar(&n.spacing, "spacing", 3*time.Second, "time between --spaced patches")
-	f.IntVar(&n.backToBack, "back-to-back", 60, "patches, each as soon as the one before is seen")
+	f.IntVar(&n.backToBack, "back-to-back", 60, "patches, each as soon as the previous one is seen")
 	f.IntVar(&n.loans, "loans", 400, "loans")
 	f.IntVar(&n.writes, "writes", 400, "writes to the cgroup alone")
 	return cmd
@@ -209,7 +209,7 @@ func (z *resizing) write() error {
 	}
 	z.note("write", time.Since(began))
 	if now != to {
-		return fmt.Errorf("the CPU limit of pod %s was set to %dm and is %dm", z.pods[alone].Name, to, now)
+		return fmt.Errorf("the CPU limit of pod %s was set to %dm, but is %dm", z.pods[alone].Name, to, now)
 	}
 	return nil
 }
@@ -232,11 +232,11 @@ func (z *resizing) lend(ctx context.Context) error {
 	z.refused += refused
 	lowered, err := rig.AwaitCPULimit(ctx, gives, pollEvery, changeTimeout, isLimit(limits.CPUMilli-loanMilli))
 	if err != nil {
-		return fmt.Errorf("of a loan of %dm: %w", loanMilli, err)
+		return fmt.Errorf("after a loan of %dm: %w", loanMilli, err)
 	}
 	raised, err := rig.AwaitCPULimit(ctx, takes, pollEvery, changeTimeout, isLimit(limits.CPUMilli+loanMilli))
 	if err != nil {
-		return fmt.Errorf("of a loan of %dm: %w", loanMilli, err)
+		return fmt.Errorf("after a loan of %dm: %w", loanMilli, err)
 	}
 	z.note("cgroup_lower", lowered.Sub(loan.Asked))
 	z.note("cgroup", raised.Sub(loan.Asked))
@@ -260,8 +260,8 @@ func (z *resizing) report(ctx context.Context, out io.Writer) error {
 	}
 	fmt.Fprintf(out, "\n%-34s %6s %10s %10s %10s %10s\n", "intent to CPU limit in the kernel", "times", "P50 ms", "P95 ms", "P99 ms", "worst ms")
 	for _, row := range []struct{ name, what string }{
-		{"api", "API, long after the last"},
-		{"api_back_to_back", "API, right after the last"},
+		{"api", "API, long after the last change"},
+		{"api_back_to_back", "API, right after the last change"},
 		{"cgroup_lower", "pool and agent, donor lowered"},
 		{"cgroup", "pool and agent, borrower raised"},
 		{"write", "write and read of the cgroup alone"},

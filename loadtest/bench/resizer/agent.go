@@ -119,7 +119,7 @@ func (s *site) newAgentSite(ctx context.Context) (*agentSite, error) {
 	for i := range s.agentPods {
 		pod := functionPod(agentNamespace, fmt.Sprintf("f%03d", i), agentNode, revision.Name, revision.UID)
 		if err := a.run(ctx, pod, i, ceiling); err != nil {
-			return nil, fmt.Errorf("pod %s: %w", pod.Name, err)
+			return nil, fmt.Errorf("make pod %s: %w", pod.Name, err)
 		}
 	}
 	for i := range dozers {
@@ -203,7 +203,7 @@ func (s *site) measureAgent(ctx context.Context, metrics map[string]float64) (fi
 		return nil, err
 	}
 
-	s.say("the agent at rest, for %v", s.agentLength)
+	s.say("measuring the agent at rest, for %v", s.agentLength)
 	if err := rig.Pause(ctx, calmTime); err != nil {
 		return nil, err
 	}
@@ -212,7 +212,7 @@ func (s *site) measureAgent(ctx context.Context, metrics map[string]float64) (fi
 		return nil, err
 	}
 
-	s.say("the agent with %d requests in flight, for %v", s.inFlight, s.agentLength)
+	s.say("measuring the agent with %d requests in flight, for %v", s.inFlight, s.agentLength)
 	for _, f := range a.functions {
 		fmt.Fprintln(f.in, "serve")
 	}
@@ -238,7 +238,7 @@ func (s *site) measureAgent(ctx context.Context, metrics map[string]float64) (fi
 		served += n
 	}
 	if served == 0 || counted < enough*float64(s.inFlight) {
-		return nil, fmt.Errorf("%.1f requests were in flight on average, not %d: this machine has no time for more; see --in-flight", counted, s.inFlight)
+		return nil, fmt.Errorf("%.1f requests were in flight on average, not %d: this machine has no CPU time for more; see --in-flight", counted, s.inFlight)
 	}
 	metrics["agent_pods"], metrics["agent_in_flight"], metrics["agent_rss_anonymous_mib"] = float64(s.agentPods), counted, busy[0].anonMiB
 	metrics["agent_requests_per_s"] = float64(served) / (time.Since(begun) + calmTime).Seconds()
@@ -258,7 +258,7 @@ func (w *worker) end() (served int, err error) {
 		return 0, err
 	}
 	if !w.out.Scan() {
-		return 0, errors.New("a function has ended early; what it said is above")
+		return 0, errors.New("a function ended early; its output is above")
 	}
 	_, err = fmt.Sscan(w.out.Text(), &served)
 	return served, err

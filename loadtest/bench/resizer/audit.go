@@ -69,7 +69,7 @@ func (a *audit) read() error {
 func (a *audit) take(line string) error {
 	var event auditv1.Event
 	if err := json.Unmarshal([]byte(line), &event); err != nil {
-		return fmt.Errorf("a line of the audit log: %w: %.200s", err, line)
+		return fmt.Errorf("decode a line of the audit log: %w: %.200s", err, line)
 	}
 	if event.User.Username != controllerUser {
 		return nil

@@ -45,7 +45,7 @@ func cgroupsWritable() error {
 	for _, dir := range dirs {
 		const mayWrite = 2
 		if err := syscall.Access(dir, mayWrite); err != nil {
-			return fmt.Errorf("%s cannot be written, run this as root: %w", dir, err)
+			return fmt.Errorf("cannot write to %s, run this as root: %w", dir, err)
 		}
 	}
 	return nil

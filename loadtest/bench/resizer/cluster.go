@@ -151,7 +151,7 @@ func (s *site) account(ctx context.Context, namespace, name string) (path string
 		Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: ptr.To(int64(tokenLifetime / time.Second))},
 	}, metav1.CreateOptions{})
 	if err != nil {
-		return "", fmt.Errorf("a token of service account %s/%s: %w", namespace, name, err)
+		return "", fmt.Errorf("request a token of service account %s/%s: %w", namespace, name, err)
 	}
 	path = filepath.Join(s.dir, name+".kubeconfig")
 	return path, clientcmd.WriteToFile(tokenConfig(s.config, token.Status.Token), path)

@@ -110,7 +110,7 @@ func (s *site) startNodes(ctx context.Context) error {
 		// At most one pod: listing all of them costs what KWOK then lacks.
 		pending, err := s.kube.CoreV1().Pods("").List(ctx, metav1.ListOptions{FieldSelector: "status.phase=Pending", Limit: 1})
 		if err != nil {
-			return fmt.Errorf("wait until all pods run, by KWOK (its log is %s): %w", kwok.log, err)
+			return fmt.Errorf("wait until KWOK runs all pods (its log is %s): %w", kwok.log, err)
 		}
 		if len(pending.Items) == 0 {
 			return nil
@@ -119,7 +119,7 @@ func (s *site) startNodes(ctx context.Context) error {
 			s.say("  not all pods run yet")
 		}
 		if err := rig.Pause(ctx, 2*time.Second); err != nil {
-			return fmt.Errorf("pod %s does not run, by KWOK (its log is %s): %w", pending.Items[0].Name, kwok.log, err)
+			return fmt.Errorf("KWOK does not run pod %s (its log is %s): %w", pending.Items[0].Name, kwok.log, err)
 		}
 		if err := kwok.ended(); err != nil {
 			return err
@@ -209,7 +209,7 @@ func (s *site) awaitSettled(ctx context.Context, r *replica) error {
 			s.say("  %d resizes", done)
 		}
 		if err := rig.Pause(ctx, time.Second); err != nil {
-			return fmt.Errorf("%d of %d pods lack their ceilings, or it goes on to resize (its log is %s): %w", lack, s.ceilings(), r.log, err)
+			return fmt.Errorf("%d of %d pods lack their ceilings, or the controller still resizes pods (its log is %s): %w", lack, s.ceilings(), r.log, err)
 		}
 		if err := r.ended(); err != nil {
 			return err
@@ -273,7 +273,7 @@ func (s *site) measureLoans(ctx context.Context, l *lenders, leads, waits *repli
 	leader, standby := uses[0], uses[1]
 	seconds := leader.to.Sub(leader.from).Seconds()
 	if rate := float64(made) / seconds; rate < enough*s.loans {
-		return nil, fmt.Errorf("only %.0f of %.0f loans a second passed (%d were refused): this machine has no time for more; see --loans", rate, s.loans, refused)
+		return nil, fmt.Errorf("only %.0f of %.0f loans a second passed (%d were refused): this machine has no CPU time for more; see --loans", rate, s.loans, refused)
 	}
 	var asked []float64
 	for from := leader.from; from.Add(block / 2).Before(leader.to); from = from.Add(block) {

@@ -113,7 +113,7 @@ func (f function) serve(ctx context.Context) (served int, err error) {
 func threadCPU() time.Duration {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t); err != nil {
-		fmt.Fprintln(os.Stderr, "the clock of this thread's CPU time:", err)
+		fmt.Fprintln(os.Stderr, "read the clock of this thread's CPU time:", err)
 		os.Exit(1)
 	}
 	return time.Duration(t.Nano())

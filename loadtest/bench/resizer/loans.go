@@ -87,7 +87,7 @@ func (l *lenders) beatOf(ctx context.Context, i int) error {
 	l.mu.Unlock()
 	open, err := l.beats.Heartbeat(ctx, nodeName(i), beat)
 	if err == nil && !open {
-		err = fmt.Errorf("node %s is closed after a heartbeat", nodeName(i))
+		err = fmt.Errorf("the pool of node %s is closed after a heartbeat", nodeName(i))
 	}
 	return errors.Join(err, l.beats.Renew(ctx, nodeName(i), owner))
 }

@@ -110,7 +110,7 @@ func (o options) check() error {
 	var errs []error
 	for _, part := range o.only {
 		if part != ofController && part != ofAgent {
-			errs = append(errs, fmt.Errorf("--only has %q; it takes %s and %s", part, ofController, ofAgent))
+			errs = append(errs, fmt.Errorf("--only has %q; want %s or %s", part, ofController, ofAgent))
 		}
 	}
 	number := func(flag string, n, least, most int) {
@@ -126,9 +126,9 @@ func (o options) check() error {
 	if o.nodes > 0 {
 		switch each, opted := o.pods/o.nodes, o.optedInEach(); {
 		case o.pods%o.nodes != 0 || each > 500:
-			errs = append(errs, fmt.Errorf("--pods is %d; it must be as many on each of %d nodes, 500 at most", o.pods, o.nodes))
+			errs = append(errs, fmt.Errorf("--pods is %d; it must be a multiple of the %d nodes, with at most 500 pods on each", o.pods, o.nodes))
 		case opted < 2*namespaces || opted >= each:
-			errs = append(errs, fmt.Errorf("--opted-in is %d %%, %d pods of a node's %d; it must be at least %d, two of each namespace, and leave room for the node's agent",
+			errs = append(errs, fmt.Errorf("--opted-in is %d %%, which is %d of a node's %d pods; at least %d must opt in, two in each namespace, and there must be room for the node's agent",
 				o.optedIn, opted, each, 2*namespaces))
 		}
 	}
@@ -145,7 +145,7 @@ func (o options) check() error {
 
 	binary := func(flag, path, how string) {
 		if info, err := os.Stat(path); path == "" || err != nil || info.IsDir() {
-			errs = append(errs, fmt.Errorf("--%s is %q, which is no program: %s", flag, path, how))
+			errs = append(errs, fmt.Errorf("--%s is %q, which is not a program: %s", flag, path, how))
 		}
 	}
 	binary("kubelite", o.kubelite, "`bin/box build` makes it, and `bin/box path kubelite` prints where it is")
@@ -206,11 +206,11 @@ func bench(ctx context.Context, o options, out io.Writer) (err error) {
 		before := len(s.closers)
 		figures, err := part.measure(ctx, metrics)
 		if err != nil {
-			return fmt.Errorf("the %s: %w", part.name, err)
+			return fmt.Errorf("measure the %s: %w", part.name, err)
 		}
 		// This part must not run beside the next.
 		if err := s.closeTo(before); err != nil {
-			return fmt.Errorf("after the %s: %w", part.name, err)
+			return fmt.Errorf("clean up after the %s: %w", part.name, err)
 		}
 		measured = append(measured, figures...)
 	}

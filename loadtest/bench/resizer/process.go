@@ -128,7 +128,7 @@ func (p *process) awaitReady(ctx context.Context, url string) error {
 		defer answer.Body.Close()                                 //nolint:errcheck // read only
 		said, _ := io.ReadAll(io.LimitReader(answer.Body, 1<<10)) // it is only told
 		if answer.StatusCode != http.StatusOK {
-			return fmt.Errorf("it says %s: %s", answer.Status, said)
+			return fmt.Errorf("it answers %s: %s", answer.Status, said)
 		}
 		return nil
 	})

@@ -30,7 +30,7 @@ func metricsOf(figures []figure) map[string]float64 {
 // writeTable says for each goal whether it holds. A figure without an interval is the maximum of
 // everything seen, and decides by itself.
 func writeTable(out io.Writer, figures []figure) {
-	fmt.Fprintf(out, "%-66s %8s %17s %9s %13s  %s\n", "", "measured", "95 % interval", "over", "to be", "the goal")
+	fmt.Fprintf(out, "%-66s %8s %17s %9s %13s  %s\n", "", "measured", "95 % interval", "over", "goal", "verdict")
 	for _, f := range figures {
 		interval := "-"
 		if f.estimate.Low != f.estimate.High {

@@ -79,7 +79,7 @@ func (s *site) say(format string, args ...any) {
 func (s *site) startRedis(ctx context.Context) error {
 	path, err := exec.LookPath("redis-server")
 	if err != nil {
-		return fmt.Errorf("redis-server 7 or later is not on the PATH: `make deps` brings it: %w", err)
+		return fmt.Errorf("redis-server 7 or later is not on the PATH: `make deps` installs it: %w", err)
 	}
 	if s.redis, err = machine.FreeAddress(); err != nil {
 		return err

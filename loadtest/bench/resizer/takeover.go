@@ -54,7 +54,7 @@ func (s *site) measureTakeovers(ctx context.Context, l *lenders, replicas []*rep
 			return figure{}, fmt.Errorf("after %s was killed: %w", leads.name, err)
 		}
 		took = append(took, at.Sub(killed).Seconds())
-		s.say("  %d of %d: the next acted after %.1f s", n+1, s.takeovers, took[n])
+		s.say("  %d of %d: the next leader acted after %.1f s", n+1, s.takeovers, took[n])
 
 		if err := l.need(ctx, node, pod, 0); err != nil {
 			return figure{}, err
@@ -91,7 +91,7 @@ func (s *site) leader(ctx context.Context, replicas []*replica) (*replica, error
 			return r, nil
 		}
 	}
-	return nil, fmt.Errorf("lease %s is held by nobody who runs: %v", leaseName, lease.Spec)
+	return nil, fmt.Errorf("no running replica holds lease %s: %v", leaseName, lease.Spec)
 }
 
 // awaitResize waits for a pod's first resize after a time, and returns when it was accepted.
@@ -106,7 +106,7 @@ func (s *site) awaitResize(ctx context.Context, pod string, after time.Time) (at
 			return at, nil
 		}
 		if err := rig.Pause(ctx, lookEvery); err != nil {
-			return at, fmt.Errorf("nobody gave pod %s the memory that it needs within %v: %w", pod, takeoverTimeout, err)
+			return at, fmt.Errorf("no replica gave pod %s the memory that it needs within %v: %w", pod, takeoverTimeout, err)
 		}
 	}
 }

@@ -58,14 +58,14 @@ func (p Pod) Key() string { return Namespace + "/" + p.Name }
 func (p Pod) CPULimit() (int64, error) {
 	r, err := p.Container.Read()
 	if err != nil {
-		return 0, fmt.Errorf("the CPU limit of pod %s: %w", p.Name, err)
+		return 0, fmt.Errorf("read the CPU limit of pod %s: %w", p.Name, err)
 	}
 	return r.Limit.CPUMilli, nil
 }
 
 // Deploy makes a function anew and waits for its pods.
 func (r *Rig) Deploy(ctx context.Context, f Function) (Deployed, error) {
-	r.Say("function %s: %d pod(s)", f.Name, f.Pods)
+	r.Say("deploying function %s with %d pod(s)", f.Name, f.Pods)
 	if err := r.Remove(ctx, f.Name); err != nil {
 		return Deployed{}, err
 	}
@@ -133,7 +133,7 @@ func (r *Rig) pods(ctx context.Context, f Function) ([]Pod, error) {
 	if len(found.Pods) != f.Pods {
 		n := len(found.Pods)
 		found.Close()
-		return nil, fmt.Errorf("function %s has %d pods that are ready, not %d", f.Name, n, f.Pods)
+		return nil, fmt.Errorf("function %s has %d ready pods, want %d", f.Name, n, f.Pods)
 	}
 	return found.Pods, nil
 }

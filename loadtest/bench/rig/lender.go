@@ -64,7 +64,7 @@ func newLender(ctx context.Context, addr string) *Lender {
 func (r *Rig) RedisAddr(ctx context.Context) (string, error) {
 	service, err := r.Kube.CoreV1().Services(LibraNamespace).Get(ctx, "redis", metav1.GetOptions{})
 	if err != nil {
-		return "", fmt.Errorf("find Libra's Redis (`demo install` brings it): %w", err)
+		return "", fmt.Errorf("find Libra's Redis (`demo install` installs it): %w", err)
 	}
 	return service.Spec.ClusterIP + ":6379", nil
 }
@@ -143,7 +143,7 @@ func (l *Lender) Loan(ctx context.Context, donor, borrower Pod, volume api.Resou
 			return nil
 		}
 		refused++
-		return errors.Join(fmt.Errorf("of %dm, %dm were lent", volume.CPUMilli, loan.Volume.CPUMilli), l.End(ctx, loan.Borrower, loan.Donor))
+		return errors.Join(fmt.Errorf("of the %dm wanted, %dm were lent", volume.CPUMilli, loan.Volume.CPUMilli), l.End(ctx, loan.Borrower, loan.Donor))
 	})
 	return loan, refused, l.explained(ctx, err)
 }
@@ -165,7 +165,7 @@ func (l *Lender) explained(ctx context.Context, err error) error {
 func AwaitWhole(ctx context.Context, pods ...Pod) error {
 	for _, p := range pods {
 		if _, err := AwaitCPULimit(ctx, p, time.Millisecond, wholeTimeout, p.IsWhole); err != nil {
-			return fmt.Errorf("not back at its allocation: %w", err)
+			return fmt.Errorf("a pod is not back at its allocation: %w", err)
 		}
 	}
 	return nil

@@ -18,7 +18,7 @@ func Promptly(f func() error) error {
 		// Never unlocked, so that the thread ends, and its priority with it.
 		runtime.LockOSThread()
 		if err := syscall.Setpriority(syscall.PRIO_PROCESS, 0, highestPriority); err != nil {
-			done <- fmt.Errorf("a bench watches at the highest priority, which takes root: %w", err)
+			done <- fmt.Errorf("watch at the highest priority, which needs root: %w", err)
 			return
 		}
 		done <- f()

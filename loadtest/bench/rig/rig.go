@@ -81,7 +81,7 @@ type Rig struct {
 // Connect connects to the box, and to no other cluster.
 func Connect(ctx context.Context, o Options, out io.Writer) (*Rig, error) {
 	if o.Kubeconfig == "" {
-		return nil, errors.New("--kubeconfig must be that of the box (`box kubeconfig` prints it)")
+		return nil, errors.New("there is no --kubeconfig: give it that of the box (`box kubeconfig` prints it)")
 	}
 	config, err := clientcmd.BuildConfigFromFlags("", o.Kubeconfig)
 	if err != nil {
@@ -110,9 +110,9 @@ func Connect(ctx context.Context, o Options, out io.Writer) (*Rig, error) {
 	}
 	switch r.Home = Node; {
 	case !named(Node) || len(nodes) > 1 && !named(Worker):
-		return nil, fmt.Errorf("the cluster of %s is not the box, and the benches run on no other", o.Kubeconfig)
+		return nil, fmt.Errorf("the cluster of %s is not the box, and the benches run only on the box", o.Kubeconfig)
 	case len(nodes) > 1 && !o.Workers:
-		return nil, fmt.Errorf("the box has %d nodes, and this bench is for one: `box up` starts such a box", len(nodes))
+		return nil, fmt.Errorf("the box has %d nodes, and this bench needs a box of one: `box up` starts one", len(nodes))
 	case len(nodes) > 1:
 		r.Home = Worker
 	}

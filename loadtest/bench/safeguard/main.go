@@ -166,7 +166,7 @@ func (g *guarding) lend(ctx context.Context, then func(context.Context, loan) er
 	g.refused += refused
 	l := loan{made, limits.CPUMilli - made.Volume.CPUMilli}
 	if _, err := rig.AwaitCPULimit(ctx, g.gives, pollEvery, restoreTimeout, func(milli int64) bool { return milli == l.limitMilli }); err != nil {
-		return fmt.Errorf("of a loan of %dm: %w", l.Volume.CPUMilli, err)
+		return fmt.Errorf("after a loan of %dm: %w", l.Volume.CPUMilli, err)
 	}
 	if err := then(ctx, l); err != nil {
 		return err
@@ -209,7 +209,7 @@ func (g *guarding) wakeIt(ctx context.Context, l loan) error {
 		return err
 	}
 	if reading, err := g.gives.Container.Read(); err != nil || reading.Limit.CPUMilli != l.limitMilli {
-		return errors.Join(err, fmt.Errorf("the donor's limit is %dm while it idles, and %dm while it lent before its End", reading.Limit.CPUMilli, l.limitMilli))
+		return errors.Join(err, fmt.Errorf("the donor's limit is %dm while it idles, want %dm as before its End", reading.Limit.CPUMilli, l.limitMilli))
 	}
 	began := time.Now()
 	next, _, err := g.lender.Begin(ctx, g.gives, api.Resources{}, api.Resources{})
@@ -241,7 +241,7 @@ func (g *guarding) useIt(ctx context.Context, l loan) error {
 	at, seen, crossed := crossing(w.samples, l.limitMilli)
 	switch {
 	case !crossed:
-		return fmt.Errorf("the donor used %v and was never at 80 %% of its lowered limit, %dm", spin, l.limitMilli)
+		return fmt.Errorf("the donor used %v, but never reached 80 %% of its lowered limit, %dm", spin, l.limitMilli)
 	case w.restored.IsZero():
 		g.missed++
 		return nil
@@ -350,7 +350,7 @@ func (g *guarding) report(ctx context.Context, out io.Writer) error {
 	if err := g.Write(ctx, metrics); err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "\n%-52s %6s %9s %9s %18s %9s  %s\n", "", "times", "P50 ms", "P99 ms", "95 % interval", "worst ms", "P99, the goal")
+	fmt.Fprintf(out, "\n%-52s %6s %9s %9s %18s %9s  %s\n", "", "times", "P50 ms", "P99 ms", "95 % interval", "worst ms", "P99 goal")
 	for _, row := range []struct{ name, what string }{
 		{"restore", "usage at the threshold, to limit back"},
 		{"restore_as_seen", "the same, from when the kernel's counters showed it"},
@@ -369,7 +369,7 @@ func (g *guarding) report(ctx context.Context, out io.Writer) error {
 	fmt.Fprintf(out, "Loans that the node had no room for: %d; restores before the threshold: %d, never: %d, seen late by the bench itself: %d.\n", g.refused, g.early, g.missed, g.blurred)
 	wrong.print(out)
 	if g.missed > 0 || len(g.times["restore"]) == 0 || len(g.times["donor_whole"]) == 0 {
-		return fmt.Errorf("%d of %d donors that needed their CPU were not restored within %v, %d after their End", g.missed, g.missed+len(g.times["restore"]), restoreTimeout, len(g.times["donor_whole"]))
+		return fmt.Errorf("%d of %d donors that needed their CPU were not restored within %v; %d were restored after their End", g.missed, g.missed+len(g.times["restore"]), restoreTimeout, len(g.times["donor_whole"]))
 	}
 	return nil
 }

@@ -30,7 +30,7 @@ type mispredictions struct {
 
 // mispredict sends requests of each kind, in random order.
 func (g *guarding) mispredict(ctx context.Context, each int) error {
-	g.Say("wrong predictions: %d requests of %v, and twice as many to compare them with", each, longSpin)
+	g.Say("wrong predictions: sending %d requests of %v, and twice as many for comparison", each, longSpin)
 	for n := range each {
 		kinds := []func() error{
 			func() (err error) {
@@ -138,13 +138,13 @@ func (f figures) metrics() map[string]float64 {
 }
 
 func (f figures) print(out io.Writer) {
-	fmt.Fprintf(out, "\nPredicted to need half of what they need, requests of %v, each kind %d times:\n", longSpin, len(f.wrong))
+	fmt.Fprintf(out, "\nRequests of %v, %d of each kind; a wrong prediction is half of what they need:\n", longSpin, len(f.wrong))
 	fmt.Fprintf(out, "%-52s %6s %9s %10s %22s\n", "", "lent", "P50 ms", "slow-down", "95 % interval")
-	fmt.Fprintf(out, "%-52s %6d %9.0f\n", "predicted rightly: nothing to lend", 0, report.Percentile(f.right, 50))
+	fmt.Fprintf(out, "%-52s %6d %9.0f\n", "predicted correctly: nothing to lend", 0, report.Percentile(f.right, 50))
 	row := func(what string, lent int, times []float64, by stats.Interval) {
 		fmt.Fprintf(out, "%-52s %6d %9.0f %+8.1f %% %22s\n", what, lent, report.Percentile(times, 50), 100*by.Estimate, fmt.Sprintf("%+.1f to %+.1f %%", 100*by.Low, 100*by.High))
 	}
 	row("predicted wrongly, one function", f.lent, f.wrong, f.slower)
 	row("predicted wrongly, each of a function not yet known", f.unsuspendedLent, f.unsuspended, f.unsuspendedSlower)
-	fmt.Fprintf(out, "The one function lent in %d of its last %d.\n", f.lentLate, len(f.wrong)-len(f.wrong)/2)
+	fmt.Fprintf(out, "The one function lent in %d of its last %d requests.\n", f.lentLate, len(f.wrong)-len(f.wrong)/2)
 }

@@ -82,7 +82,7 @@ func (m Module) throwaway(upstream []byte) ([]byte, error) {
 	}
 	for _, r := range up.Replace {
 		if r.New.Version == "" {
-			return nil, fmt.Errorf("%s@%s replaces %s by the folder %s, which is not in its module: say by what in Module.Replace",
+			return nil, fmt.Errorf("%s@%s replaces %s by the folder %s, which is not in its module: name its replacement in Module.Replace",
 				m.Path, m.Version, r.Old.Path, r.New.Path)
 		}
 		if err := f.AddReplace(r.Old.Path, r.Old.Version, r.New.Path, r.New.Version); err != nil {

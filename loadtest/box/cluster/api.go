@@ -85,7 +85,7 @@ func (a api) nodeReady(ctx context.Context, name string) (ready bool, reason str
 			return c.Status == corev1.ConditionTrue, c.Message, nil
 		}
 	}
-	return false, "it reported nothing yet", nil
+	return false, "it has not reported yet", nil
 }
 
 // readySince says whether a node is Ready and has said so at the time since or later.
@@ -100,7 +100,7 @@ func (a api) readySince(ctx context.Context, name string, since time.Time) (bool
 			return true, nil
 		}
 	}
-	return false, errors.New("it has said nothing since it was started")
+	return false, errors.New("it has not reported since it was started")
 }
 
 // usable says what pods on new nodes would still lack.
@@ -132,7 +132,7 @@ func dnsReady(ctx context.Context) error {
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("it answers %s", resp.Status)
+		return fmt.Errorf("the DNS server answers %s", resp.Status)
 	}
 	return nil
 }
@@ -152,10 +152,10 @@ func (a api) grantDNS(ctx context.Context) error {
 		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: dnsUser}},
 	}
 	if _, err := a.client.RbacV1().ClusterRoles().Create(ctx, role, metav1.CreateOptions{}); err != nil {
-		return fmt.Errorf("role of the DNS server: %w", err)
+		return fmt.Errorf("create the role of the DNS server: %w", err)
 	}
 	if _, err := a.client.RbacV1().ClusterRoleBindings().Create(ctx, binding, metav1.CreateOptions{}); err != nil {
-		return fmt.Errorf("role of the DNS server: %w", err)
+		return fmt.Errorf("create the role of the DNS server: %w", err)
 	}
 	return nil
 }

@@ -53,7 +53,7 @@ func Build(ctx context.Context, l layout.Layout, root string, log func(format st
 	} {
 		sources, err := build.Digest(filepath.Join(t.dir, "go.mod"), filepath.Join(t.dir, "go.sum"), filepath.Join(t.dir, t.pkg, "main.go"))
 		if err != nil {
-			return fmt.Errorf("a source of the box: %w", err)
+			return fmt.Errorf("read a source of the box: %w", err)
 		}
 		inputs := []any{runtime.Version(), sources, t.options}
 		// Kubernetes takes minutes to build if Go's own cache was emptied.

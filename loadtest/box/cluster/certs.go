@@ -79,7 +79,7 @@ func writePKI(dir string, now time.Time, nodes ...member) error {
 	}
 	for _, id := range all {
 		if err := ca.issue(dir, id, now); err != nil {
-			return fmt.Errorf("certificate %s: %w", id.name, err)
+			return fmt.Errorf("issue the certificate %s: %w", id.name, err)
 		}
 	}
 	// A separate authority, because the holder of one of its certificates may

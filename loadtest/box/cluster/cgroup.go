@@ -265,7 +265,7 @@ func weigh(dir string, processors int) error {
 func delegate(dir string) error {
 	have, err := os.ReadFile(filepath.Join(dir, "cgroup.controllers"))
 	if err != nil {
-		return fmt.Errorf("controllers of the cgroup %s: %w", dir, err)
+		return fmt.Errorf("read the controllers of the cgroup %s: %w", dir, err)
 	}
 	var enable []string
 	for _, c := range strings.Fields(string(have)) {

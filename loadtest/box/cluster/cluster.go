@@ -69,7 +69,7 @@ func LockRelease(ctx context.Context, l layout.Layout, log func(format string, a
 		unlock, held = lock(filepath.Join(l.Cache, ".lock"))
 		if errors.Is(held, errHeld) && !said {
 			said = true
-			log("waiting for another release to be made: %v", held)
+			log("waiting for another release to finish: %v", held)
 		}
 		if errors.Is(held, errHeld) {
 			return false, held.Error(), nil
@@ -80,7 +80,7 @@ func LockRelease(ctx context.Context, l layout.Layout, log func(format string, a
 }
 
 // errHeld means that another process has the lock.
-var errHeld = errors.New("another box command is at work")
+var errHeld = errors.New("another box command is running")
 
 func lock(path string) (unlock func(), err error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)

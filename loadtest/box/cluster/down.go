@@ -32,7 +32,7 @@ func (c Cluster) Down(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		c.Log("ended the node's process %d, and all below it", p.pid)
+		c.Log("ended the node's process %d, and all processes below it", p.pid)
 	}
 	groups, err := readCgroups()
 	if err != nil {
@@ -71,7 +71,7 @@ func (c Cluster) alone(ctx context.Context, groups cgroupSystem) error {
 		return other == "", other, err
 	})
 	if other != "" {
-		return fmt.Errorf("cgroups and links are left alone: %s", other)
+		return fmt.Errorf("leaving cgroups and links alone: %s", other)
 	}
 	return err
 }

@@ -102,7 +102,7 @@ func Node(l layout.Layout, start io.Reader) error {
 func begin(l layout.Layout, name string, start io.Reader) (*node, error) {
 	log.SetFlags(log.LstdFlags | log.Lmicroseconds)
 	if os.Getpid() != 1 {
-		return nil, fmt.Errorf("box %s is what `box up` runs as pid 1 of the node; here it is pid %d", name, os.Getpid())
+		return nil, fmt.Errorf("`box %s` is only for `box up`, which runs it as pid 1 of a node; here it is pid %d", name, os.Getpid())
 	}
 	o, err := told(start)
 	if err != nil {
@@ -114,10 +114,10 @@ func begin(l layout.Layout, name string, start io.Reader) (*node, error) {
 	n := newNode(member{layout: l, number: o.Number, of: o.Nodes})
 	n.options = o
 	if err := n.mount(); err != nil {
-		return nil, fmt.Errorf("mounts: %w", err)
+		return nil, fmt.Errorf("set up the mounts: %w", err)
 	}
 	if err := setUpNetwork(n.member); err != nil {
-		return nil, fmt.Errorf("network: %w", err)
+		return nil, fmt.Errorf("set up the network: %w", err)
 	}
 	go n.reap()
 	return n, nil
@@ -254,7 +254,7 @@ func (n *node) startAgain() {
 	signal.Notify(asked, again, againWorkers)
 	for signal := range asked {
 		if err := n.start(n.takeEnded(signal == againWorkers)...); err != nil {
-			log.Printf("start again what had ended: %v", err)
+			log.Printf("start the ended processes again: %v", err)
 		}
 	}
 }

@@ -18,7 +18,7 @@ import (
 )
 
 // ErrNotRunning means that a running node is needed.
-var ErrNotRunning = errors.New("the box does not run: start it with `box up`")
+var ErrNotRunning = errors.New("the box is not running: start it with `box up`")
 
 // Kubectl returns a kubectl that talks only to the box, whatever the caller's
 // environment says.
@@ -58,7 +58,7 @@ func (c Cluster) firstProcess(initPID int, m member) (int, error) {
 	if pid, ok := running[state.PID]; ok && state.Exit == "" {
 		return pid, nil
 	}
-	return 0, fmt.Errorf("node %s does not run (%s)", m.name(), state.Exit)
+	return 0, fmt.Errorf("node %s is not running (%s)", m.name(), state.Exit)
 }
 
 // Import imports the images of a tar on the nodes that may run them.

@@ -45,7 +45,7 @@ func (c Cluster) Logs(ctx context.Context, name string, o LogOptions) (*exec.Cmd
 		return exec.CommandContext(ctx, "tail", args...), nil
 	}
 	if m.isWorker() {
-		return nil, fmt.Errorf("%.64q is no component of node %s, want %s", name, m.name(), strings.Join(m.componentNames(), ", "))
+		return nil, fmt.Errorf("%.64q is not a component of node %s, want %s", name, m.name(), strings.Join(m.componentNames(), ", "))
 	}
 	var workloads []workload
 	api, err := newAPI(c.Layout)
@@ -53,7 +53,7 @@ func (c Cluster) Logs(ctx context.Context, name string, o LogOptions) (*exec.Cmd
 		workloads, err = api.workloads(ctx)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%w; with the box running also the workloads on it (they cannot be listed: %w)", unknownLog(name, nil), err)
+		return nil, fmt.Errorf("%w; while the box runs, also the workloads on it (listing them failed: %w)", unknownLog(name, nil), err)
 	}
 	w, ok := findWorkload(workloads, name)
 	if !ok {

@@ -156,7 +156,7 @@ func (m member) told() string {
 func machineCPUs() ([]int, error) {
 	var set unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &set); err != nil {
-		return nil, fmt.Errorf("CPUs of this process: %w", err)
+		return nil, fmt.Errorf("read the CPUs of this process: %w", err)
 	}
 	var cpus []int
 	for cpu := 0; len(cpus) < set.Count(); cpu++ {
@@ -194,7 +194,7 @@ func (c Cluster) members() ([]member, error) {
 	}
 	nodes, err := strconv.Atoi(string(data))
 	if err != nil || nodes < 1 || nodes > MostNodes {
-		return nil, fmt.Errorf("%s says %.20q, not a number of nodes from 1 to %d", nodesPath(c.Layout), data, MostNodes)
+		return nil, fmt.Errorf("%s has %.20q, want a number of nodes from 1 to %d", nodesPath(c.Layout), data, MostNodes)
 	}
 	return membersOf(c.Layout, nodes), nil
 }
@@ -212,14 +212,14 @@ func (c Cluster) member(name string) (member, error) {
 		}
 		names = append(names, m.name())
 	}
-	return member{}, fmt.Errorf("%.64q is no node of the box, which has %s", name, strings.Join(names, ", "))
+	return member{}, fmt.Errorf("%.64q is not a node of the box, which has %s", name, strings.Join(names, ", "))
 }
 
 // worker returns the worker of that name.
 func (c Cluster) worker(name string) (member, error) {
 	m, err := c.member(name)
 	if err == nil && !m.isWorker() {
-		err = fmt.Errorf("%.64q is not a worker's name: the control node is there as long as the box is", name)
+		err = fmt.Errorf("%.64q is not a worker but the control node, which runs as long as the box", name)
 	}
 	return m, err
 }

@@ -92,14 +92,14 @@ func (c Cluster) preflight(ctx context.Context) error {
 		p = append(p, err.Error())
 	}
 	if c.Nodes < 1 || c.Nodes > MostNodes {
-		return append(p, fmt.Sprintf("the box was asked to have %d nodes; it may have 1 to %d", c.Nodes, MostNodes))
+		return append(p, fmt.Sprintf("the box cannot have %d nodes; it must have 1 to %d", c.Nodes, MostNodes))
 	}
 	cpus, err := machineCPUs()
 	if err != nil {
 		return err
 	}
 	if workers := c.Nodes - 1; workers > len(cpus) {
-		p = append(p, fmt.Sprintf("the machine has %d CPUs, and each of %d workers needs one of its own: ask for %d nodes at most", len(cpus), workers, len(cpus)+1))
+		p = append(p, fmt.Sprintf("the machine has %d CPUs, and each of %d workers needs one of its own: ask for at most %d nodes", len(cpus), workers, len(cpus)+1))
 	}
 	unfit, err := unfitMachine(ctx, c.Layout, c.Nodes)
 	if err != nil {
@@ -150,13 +150,13 @@ func otherBox(l layout.Layout, groups cgroupSystem) (string, error) {
 	}
 	for _, state := range inits {
 		if state != l.State {
-			return fmt.Sprintf("a box with its state in %[2]s runs on this machine, and there can be but one: end it with `%[1]s=%[2]s box down`", layout.StateEnv, state), nil
+			return fmt.Sprintf("a box with its state in %[2]s runs on this machine, and there can be only one: end it with `%[1]s=%[2]s box down`", layout.StateEnv, state), nil
 		}
 	}
 	// A box in another container is not visible as a process.
 	for _, dir := range groups.ours() {
 		if pids := processesIn(dir); len(pids) > 0 {
-			return fmt.Sprintf("the cgroup %s is in use by process %s, which is not of this box: end it, or the box that it is of", dir, pids[0]), nil
+			return fmt.Sprintf("the cgroup %s is in use by process %s, which does not belong to this box: end that process, or the box that it belongs to", dir, pids[0]), nil
 		}
 	}
 	return "", nil
@@ -200,7 +200,7 @@ func tooLittleDisk(dir string, needBytes uint64, what string) Problems {
 			break
 		}
 		if !errors.Is(err, fs.ErrNotExist) || at == "/" {
-			return Problems{fmt.Sprintf("the free space at %s cannot be told: %v", dir, err)}
+			return Problems{fmt.Sprintf("cannot find out the free space at %s: %v", dir, err)}
 		}
 		at = filepath.Dir(at)
 	}
@@ -208,7 +208,7 @@ func tooLittleDisk(dir string, needBytes uint64, what string) Problems {
 	if free >= needBytes {
 		return nil
 	}
-	return Problems{fmt.Sprintf("%s has %.1f GiB of free space; %s needs %d GiB there (%s and %s choose other places)",
+	return Problems{fmt.Sprintf("%s has %.1f GiB of free space; %s needs %d GiB there (set %s and %s to use other places)",
 		at, float64(free)/gib, what, needBytes/gib, layout.CacheEnv, layout.StateEnv)}
 }
 
@@ -227,7 +227,7 @@ func missingControllers(groups cgroupSystem) Problems {
 	if len(missing) == 0 {
 		return nil
 	}
-	return Problems{fmt.Sprintf("the kernel offers no cgroup controller %s: mount the cgroup file systems, or boot with these enabled", strings.Join(missing, ", "))}
+	return Problems{fmt.Sprintf("the kernel does not offer the cgroup controllers %s: mount the cgroup file systems, or boot with these controllers enabled", strings.Join(missing, ", "))}
 }
 
 // routesInTheWay finds the routes that overlap the box's addresses. It is called while

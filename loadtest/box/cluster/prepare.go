@@ -61,7 +61,7 @@ func preparedOf(l layout.Layout) (prepared, error) {
 	for _, tar := range tars {
 		ref, err := image.InTar(tar)
 		if err != nil {
-			return p, fmt.Errorf("%w: remove it, and build again", err)
+			return p, fmt.Errorf("%w: remove the file and build again", err)
 		}
 		p.Images, p.tars[ref] = append(p.Images, ref), tar
 	}
@@ -306,7 +306,7 @@ func (d *preparer) await(ctx context.Context) error {
 		default:
 		}
 		_, err := os.Stat(d.socket)
-		return err == nil, "containerd does not listen", nil
+		return err == nil, "containerd does not listen yet", nil
 	})
 }
 
@@ -319,7 +319,7 @@ func (d *preparer) end(ctx context.Context) error {
 	case err := <-d.ended:
 		return err
 	case <-time.After(stopTimeout):
-		return errors.New("containerd does not end")
+		return errors.New("containerd did not end")
 	}
 }
 

@@ -19,7 +19,7 @@ const probeName = "probe"
 // lack. It must run in mount and network namespaces of its own.
 func Probe(w io.Writer) error {
 	if os.Getpid() != 1 {
-		return fmt.Errorf("box %s is for `box build` and `box up` to run in namespaces of its own", probeName)
+		return fmt.Errorf("`box %s` is only for `box build` and `box up`, which run it in namespaces of its own", probeName)
 	}
 	for _, feature := range []struct {
 		name string

@@ -142,7 +142,7 @@ func (p process) kill(ctx context.Context) error {
 		return fmt.Errorf("kill process %d: %w", p.pid, err)
 	}
 	err := poll(ctx, 20*time.Millisecond, func() (bool, string, error) {
-		return p.ended(), fmt.Sprintf("process %d to end", p.pid), nil
+		return p.ended(), fmt.Sprintf("process %d has not ended", p.pid), nil
 	})
 	if err != nil {
 		return err

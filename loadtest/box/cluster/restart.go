@@ -26,7 +26,7 @@ func (c Cluster) Restart(ctx context.Context, node, name string) error {
 	}
 	names := m.componentNames()[1:] // the first process itself cannot be restarted
 	if !slices.Contains(names, name) {
-		return fmt.Errorf("%.64q is no component that can be restarted, want %s", name, strings.Join(names, ", "))
+		return fmt.Errorf("%.64q is not a component that can be restarted, want %s", name, strings.Join(names, ", "))
 	}
 	first, err := c.openFirst(m)
 	if err != nil {
@@ -86,7 +86,7 @@ func (c Cluster) end(ctx context.Context, first process, l layout.Layout, name s
 	}
 	return before, poll(ctx, 10*time.Millisecond, func() (bool, string, error) {
 		now, err := c.stateOf(l, name)
-		return now.Exit != "", "init to tell that " + name + " ended", err
+		return now.Exit != "", "init has not reported that " + name + " ended", err
 	})
 }
 
@@ -97,7 +97,7 @@ func (c Cluster) startAgain(ctx context.Context, first process, signal unix.Sign
 	}
 	return poll(ctx, 10*time.Millisecond, func() (bool, string, error) {
 		now, err := c.stateOf(l, before.Name)
-		return now.Exit == "" && now.PID != before.PID, "init to start " + before.Name + " again", err
+		return now.Exit == "" && now.PID != before.PID, "init has not started " + before.Name + " again", err
 	})
 }
 

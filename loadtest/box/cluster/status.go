@@ -17,7 +17,7 @@ func (c Cluster) Status(ctx context.Context, w io.Writer) error {
 		return err
 	}
 	if !found {
-		fmt.Fprintln(w, "The box does not run. Start it with `box up`.")
+		fmt.Fprintln(w, "The box is not running. Start it with `box up`.")
 		return nil
 	}
 	defer p.close()
@@ -48,7 +48,7 @@ func (c Cluster) printComponents(w io.Writer, initPID int, m member) error {
 	}
 	states, err := readStates(m.layout)
 	if errors.Is(err, fs.ErrNotExist) {
-		fmt.Fprintf(w, "node %s has only begun\n", m.name())
+		fmt.Fprintf(w, "node %s has only begun to start\n", m.name())
 		return nil
 	}
 	if err != nil {
@@ -91,7 +91,7 @@ func (c Cluster) printCluster(ctx context.Context, w io.Writer, members []member
 	}
 	pods, err := api.pods(ctx)
 	if err != nil {
-		fmt.Fprintf(w, "The pods cannot be listed: %v\n", err)
+		fmt.Fprintf(w, "Could not list the pods: %v\n", err)
 		return
 	}
 	troubled := 0

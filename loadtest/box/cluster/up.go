@@ -32,7 +32,7 @@ func (c Cluster) Up(ctx context.Context, stale func() (problem string, err error
 		}
 	}
 	if exists {
-		c.Log("a box is there, but %s: taking it down and starting anew", problem)
+		c.Log("a box exists, but %s: taking it down and starting a new one", problem)
 		if err := c.Down(ctx); err != nil {
 			return false, err
 		}
@@ -62,7 +62,7 @@ func (c Cluster) examine(ctx context.Context) (problem string, exists bool) {
 	}
 	if !found {
 		_, err := os.Stat(c.Layout.Run())
-		return "it does not run", err == nil
+		return "it is not running", err == nil
 	}
 	defer p.close()
 	return c.broken(ctx), true
@@ -256,7 +256,7 @@ func (c Cluster) awaitRunAgain(pid int, m member) error {
 		}
 		// The file may be unreadable although init runs: if a thread other than the first executes
 		// the program, it replaces the first, which is gone for a moment.
-		return err == nil && bytes.Contains(environ, []byte(toldEnv)) && isInit(pid, c.Layout.State), "the node's init to run itself again", nil
+		return err == nil && bytes.Contains(environ, []byte(toldEnv)) && isInit(pid, c.Layout.State), "the node's init has not executed itself again", nil
 	})
 }
 
@@ -268,13 +268,13 @@ func (c Cluster) waitContainerd(ctx context.Context, pid int, m member) error {
 		// Before, the socket may be another node's: a worker starts with the control node's mounts.
 		begun, err := c.stateOf(m.layout, "containerd")
 		if err != nil || begun.Exit != "" {
-			return false, fmt.Sprintf("containerd of node %s has not been started", m.name()), nil
+			return false, fmt.Sprintf("containerd of node %s has not been started yet", m.name()), nil
 		}
 		first, err := c.firstProcess(pid, m)
 		if err == nil {
 			_, err = os.Stat(socket(first))
 		}
-		return err == nil, fmt.Sprintf("containerd of node %s does not listen", m.name()), nil
+		return err == nil, fmt.Sprintf("containerd of node %s does not listen yet", m.name()), nil
 	})
 }
 

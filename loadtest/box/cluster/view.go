@@ -104,7 +104,7 @@ func (v *view) showCPUs() error {
 func (v *view) keep() {
 	for range time.Tick(viewEvery) {
 		if err := v.update(); err != nil {
-			log.Printf("what the node sees of the machine: %v", err)
+			log.Printf("update what the node sees of the machine: %v", err)
 		}
 	}
 }

@@ -191,7 +191,7 @@ func (c Cluster) SetLink(name string, up bool) error {
 	return inNetworkOf(pid, func() error {
 		link, err := netlink.LinkByName(boxLinkName)
 		if err != nil {
-			return fmt.Errorf("link %s of node %s: %w", boxLinkName, name, err)
+			return fmt.Errorf("find the link %s of node %s: %w", boxLinkName, name, err)
 		}
 		if !up {
 			return netlink.LinkSetDown(link)

@@ -101,7 +101,7 @@ func header822(r io.Reader) (textproto.MIMEHeader, error) {
 		}
 	}
 	if fields.Get("Version") == "" {
-		return nil, errors.New("it says no Version")
+		return nil, errors.New("it has no field Version")
 	}
 	return fields, nil
 }

@@ -88,7 +88,7 @@ func TestGoComponents(t *testing.T) {
 
 func TestComponentsNamesBrokenPackage(t *testing.T) {
 	_, err := imageOf(t, map[string]string{"var/lib/dpkg/status.d/libc6": "Package: libc6\n"}).Components()
-	if err == nil || !strings.Contains(err.Error(), "/var/lib/dpkg/status.d/libc6: it says no Version") {
+	if err == nil || !strings.Contains(err.Error(), "/var/lib/dpkg/status.d/libc6: it has no field Version") {
 		t.Errorf("Components() error = %v, want one that names the file", err)
 	}
 }

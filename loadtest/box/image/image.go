@@ -119,10 +119,10 @@ type Reference struct {
 func InTar(path string) (Reference, error) {
 	m, err := tarball.LoadManifest(func() (io.ReadCloser, error) { return os.Open(path) })
 	if err != nil {
-		return Reference{}, fmt.Errorf("image in %s: %w", path, err)
+		return Reference{}, fmt.Errorf("read the image in %s: %w", path, err)
 	}
 	if len(m) != 1 || len(m[0].RepoTags) != 1 {
-		return Reference{}, fmt.Errorf("%s has not one image of one name", path)
+		return Reference{}, fmt.Errorf("%s does not have exactly one image with one name", path)
 	}
 	return Reference{Name: m[0].RepoTags[0], Config: m[0].Config}, nil
 }

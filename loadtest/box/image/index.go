@@ -79,7 +79,7 @@ func (i Image) checkPrograms() error {
 	}
 	machine, ok := machines[config.Architecture]
 	if !ok {
-		return fmt.Errorf("an image for %s: there are only those for amd64 and arm64", config.Architecture)
+		return fmt.Errorf("an image for %s: want one for amd64 or arm64", config.Architecture)
 	}
 	for _, l := range i.layers {
 		if err := l.files(func(name string, content *io.SectionReader) error {
@@ -89,7 +89,7 @@ func (i Image) checkPrograms() error {
 			}
 			// All architectures that we have images for are little-endian.
 			if got := elf.Machine(binary.LittleEndian.Uint16(head[18:])); got != machine {
-				return fmt.Errorf("%s is for %v, not for %v", name, got, machine)
+				return fmt.Errorf("%s is for %v, want %v", name, got, machine)
 			}
 			return nil
 		}); err != nil {

@@ -95,8 +95,8 @@ func TestPushRefusesOtherPrograms(t *testing.T) {
 		image   Image
 		wantErr string
 	}{
-		{"another machine", programImage(t, "arm64", elf.EM_X86_64), "an image for arm64: /opt/run is for EM_X86_64, not for EM_AARCH64"},
-		{"an unknown architecture", programImage(t, "riscv64", elf.EM_RISCV), "an image for riscv64: there are only those for amd64 and arm64"},
+		{"another machine", programImage(t, "arm64", elf.EM_X86_64), "an image for arm64: /opt/run is for EM_X86_64, want EM_AARCH64"},
+		{"an unknown architecture", programImage(t, "riscv64", elf.EM_RISCV), "an image for riscv64: want one for amd64 or arm64"},
 	}
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {

@@ -117,7 +117,7 @@ type layerWriter struct {
 
 func (w layerWriter) add(c Copy) error {
 	if !path.IsAbs(c.To) {
-		return fmt.Errorf("copy of %s goes to %q; it must be an absolute path", c.From, c.To)
+		return fmt.Errorf("the copy of %s goes to %q, which must be an absolute path", c.From, c.To)
 	}
 	return filepath.WalkDir(c.From, func(from string, e fs.DirEntry, err error) error {
 		if err != nil {

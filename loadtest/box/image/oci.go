@@ -85,7 +85,7 @@ func removeLayout(dir string) error {
 		return err
 	}
 	if _, err := os.Stat(filepath.Join(dir, "oci-layout")); err != nil && len(entries) > 0 {
-		return fmt.Errorf("%s is no image layout, and has %s in it: name another folder, or empty this one", dir, entries[0].Name())
+		return fmt.Errorf("%s is not an image layout, and contains %s: name another folder, or empty this one", dir, entries[0].Name())
 	}
 	return os.RemoveAll(dir)
 }

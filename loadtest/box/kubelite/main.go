@@ -56,7 +56,7 @@ func main() {
 	run, ok := components[name]
 	if !ok {
 		names := slices.Sorted(maps.Keys(components))
-		fmt.Fprintf(os.Stderr, "kubelite: no component %q; call it as, or with the first argument, one of: %s\n", name, strings.Join(names, ", "))
+		fmt.Fprintf(os.Stderr, "kubelite: there is no component %q; the name of the program or its first argument must be one of: %s\n", name, strings.Join(names, ", "))
 		os.Exit(2)
 	}
 	os.Exit(run(os.Args))

@@ -40,7 +40,7 @@ func Default() (Layout, error) {
 	if l.Cache == "" {
 		dir, err := os.UserCacheDir()
 		if err != nil {
-			return Layout{}, fmt.Errorf("no place for the box's binaries: %w; set %s to a folder", err, CacheEnv)
+			return Layout{}, fmt.Errorf("there is no place for the box's binaries: %w; set %s to a folder", err, CacheEnv)
 		}
 		l.Cache = filepath.Join(dir, "libra-box")
 	}
@@ -78,13 +78,13 @@ func (l Layout) CheckState() error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("state folder of the box: %w", err)
+		return fmt.Errorf("read the box's state folder: %w", err)
 	}
 	if _, err := os.Stat(filepath.Join(l.State, marker)); err == nil {
 		return nil
 	}
 	if len(entries) > 0 {
-		return fmt.Errorf("%s was not made by the box: it has %s in it; set %s to an empty or a new folder", l.State, entries[0].Name(), StateEnv)
+		return fmt.Errorf("the box did not make %s, which contains %s; set %s to an empty or a new folder", l.State, entries[0].Name(), StateEnv)
 	}
 	return nil
 }

@@ -70,7 +70,7 @@ type Machine struct{ kernel, initrd, disk string }
 // Build makes a machine in dir.
 func Build(ctx context.Context, l layout.Layout, repository, dir string, o Options, log stack.Logf) (Machine, error) {
 	if _, ok := Kubelets[o.Kubelet]; !ok {
-		return Machine{}, fmt.Errorf("there is no kubelet %q; there are 1.35 and 1.36", o.Kubelet)
+		return Machine{}, fmt.Errorf("there is no kubelet %q; it must be 1.35 or 1.36", o.Kubelet)
 	}
 	suite, ok := runtimes[o.Runtime]
 	if !ok {
@@ -86,10 +86,10 @@ func Build(ctx context.Context, l layout.Layout, repository, dir string, o Optio
 	}
 	system := filepath.Join(l.Cache, "rootfs", "machine-"+suite)
 	if err := build.Once(system, packages, func() error {
-		log("the machine's Debian %s: %d packages and what they need", suite, len(packages))
+		log("installing the machine's Debian %s: %d packages and their dependencies", suite, len(packages))
 		return stack.System(ctx, system, suite, log, packages...)
 	}); err != nil {
-		return Machine{}, fmt.Errorf("the machine's Debian: %w", err)
+		return Machine{}, fmt.Errorf("install the machine's Debian: %w", err)
 	}
 	root := filepath.Join(dir, "root")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -128,7 +128,7 @@ func buildKubelet(ctx context.Context, l layout.Layout, minor string, log stack.
 	}
 	b := build.Builder{Bin: l.Bin(""), Log: log}
 	name := "kubelet-" + minor
-	log("%s: building, which takes some minutes the first time", name)
+	log("building %s, which takes some minutes the first time", name)
 	return l.Bin(name), b.Module(ctx, kubernetes, build.Binary{Name: name, Package: "cmd/kubelet"})
 }
 
@@ -247,7 +247,7 @@ func (m Machine) Boot(ctx context.Context, out io.Writer, console string) error 
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
 		}
-		return fmt.Errorf("the emulated machine: %w", err)
+		return fmt.Errorf("run the emulated machine: %w", err)
 	}
 	return nil
 }

@@ -39,14 +39,14 @@ type Choice struct {
 func (c Choice) Parts() ([]string, error) {
 	for _, name := range c.Without {
 		if !slices.Contains(dispensable, name) {
-			return nil, fmt.Errorf("--without %.64q: a box can do without %s alone", name, strings.Join(dispensable, ", "))
+			return nil, fmt.Errorf("--without %.64q: a box can do without %s only", name, strings.Join(dispensable, ", "))
 		}
 	}
 	if !slices.Contains(ingresses, c.Ingress) {
-		return nil, fmt.Errorf("--ingress %.64q: there is %s", c.Ingress, strings.Join(ingresses, ", "))
+		return nil, fmt.Errorf("--ingress %.64q: want one of %s", c.Ingress, strings.Join(ingresses, ", "))
 	}
 	if c.Ingress != partIstio && !slices.Contains(c.Without, partKServe) {
-		return nil, fmt.Errorf("--ingress %s: KServe's routes on the box are for Istio's gateways; say --without %s too", c.Ingress, partKServe)
+		return nil, fmt.Errorf("--ingress %s: KServe's routes on the box need Istio's gateways; add --without %s", c.Ingress, partKServe)
 	}
 	return slices.DeleteFunc([]string{partKnative, c.Ingress, partKServe}, func(name string) bool { return slices.Contains(c.Without, name) }), nil
 }

@@ -31,9 +31,9 @@ func TestChoiceSaysWhatThereIs(t *testing.T) {
 		choice Choice
 		want   string
 	}{
-		{Choice{Ingress: "contour"}, `--ingress "contour": there is istio, kourier`},
-		{Choice{Ingress: "kourier"}, "--ingress kourier: KServe's routes on the box are for Istio's gateways; say --without kserve too"},
-		{Choice{Ingress: "istio", Without: []string{"knative"}}, `--without "knative": a box can do without kserve alone`},
+		{Choice{Ingress: "contour"}, `--ingress "contour": want one of istio, kourier`},
+		{Choice{Ingress: "kourier"}, "--ingress kourier: KServe's routes on the box need Istio's gateways; add --without kserve"},
+		{Choice{Ingress: "istio", Without: []string{"knative"}}, `--without "knative": a box can do without kserve only`},
 	} {
 		if _, err := tt.choice.Parts(); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("parts of %+v: %v, want %q", tt.choice, err, tt.want)

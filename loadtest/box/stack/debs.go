@@ -26,7 +26,7 @@ func debianLockPath(root string) string { return filepath.Join(root, predictorDi
 func readDebianLock(path string) (debianLock, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
-		return nil, fmt.Errorf("the predictor's Debian packages: %w", err)
+		return nil, fmt.Errorf("read the predictor's Debian packages: %w", err)
 	}
 	lock := debianLock{}
 	number := 0
@@ -97,12 +97,12 @@ func (b *builder) checkPinned(got []deb) error {
 	}
 	for _, d := range got {
 		if !slices.Contains(b.pinned, d) {
-			return fmt.Errorf("apt took the package %s %s (sha256 %s), which predictor/debian.lock does not have for %s: write it anew with `bin/box release --lock`",
+			return fmt.Errorf("apt took the package %s %s (sha256 %s), which predictor/debian.lock does not have for %s: rewrite that file with `bin/box release --lock`",
 				d.Name, d.Version, d.SHA256, b.architecture())
 		}
 	}
 	if len(got) != len(b.pinned) {
-		return fmt.Errorf("apt took %d packages for %s, and predictor/debian.lock has %d", len(got), b.architecture(), len(b.pinned))
+		return fmt.Errorf("apt took %d packages for %s, but predictor/debian.lock has %d", len(got), b.architecture(), len(b.pinned))
 	}
 	return nil
 }
@@ -150,12 +150,12 @@ func LockDebian(ctx context.Context, scratch, root string, log Logf) error {
 	lock := debianLock{}
 	for _, arch := range Architectures() {
 		b := &builder{log: log, arch: arch}
-		log("Debian packages for %s", arch)
+		log("finding the Debian packages for %s", arch)
 		dir := filepath.Join(scratch, "lock-"+arch)
 		defer os.RemoveAll(dir)
 		debs, err := b.rootfs(ctx, dir, b.debianPackages()...)
 		if err != nil {
-			return fmt.Errorf("packages of Debian for %s: %w", arch, err)
+			return fmt.Errorf("find the Debian packages for %s: %w", arch, err)
 		}
 		lock[arch] = debs
 	}

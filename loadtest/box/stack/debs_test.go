@@ -59,7 +59,7 @@ func TestCheckPinned(t *testing.T) {
 	}{
 		{"the pinned ones", []deb{libc, zlib}, ""},
 		{"another content", []deb{libc, {"zlib1g", "1:1.2.13", "cc"}}, "zlib1g 1:1.2.13 (sha256 cc), which predictor/debian.lock does not have for arm64"},
-		{"one too few", []deb{libc}, "1 packages for arm64, and predictor/debian.lock has 2"},
+		{"one too few", []deb{libc}, "1 packages for arm64, but predictor/debian.lock has 2"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			err := b.checkPinned(tc.got)

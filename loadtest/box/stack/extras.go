@@ -61,7 +61,7 @@ func (b *builder) loaded(ctx context.Context, root string, with []string, out st
 func checkExtras(with []string) error {
 	for _, name := range with {
 		if _, ok := extras[name]; !ok {
-			return fmt.Errorf("--with %q: there is only %s", name, strings.Join(Extras(), ", "))
+			return fmt.Errorf("--with %q: want one of %s", name, strings.Join(Extras(), ", "))
 		}
 	}
 	return nil

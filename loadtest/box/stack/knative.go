@@ -81,7 +81,7 @@ func setIngress(objects []object, parts []string) error {
 			return setData(objects, "config-network", map[string]string{"ingress-class": class})
 		}
 	}
-	return fmt.Errorf("no ingress is among %s", strings.Join(parts, ", "))
+	return fmt.Errorf("none of these parts is an ingress: %s", strings.Join(parts, ", "))
 }
 
 // gatewayAPI returns Knative's ingress that makes routes of the Gateway API.

@@ -119,16 +119,16 @@ func Push(ctx context.Context, l layout.Layout, root, repo string, archs, with [
 func forEach(archs []string, log Logf, images func(arch string) ([]own, error)) (names []string, indexes map[string]image.Index, err error) {
 	archs = slices.Compact(slices.Sorted(slices.Values(archs)))
 	if len(archs) == 0 {
-		return nil, nil, fmt.Errorf("no architecture to make images for; there are %s", strings.Join(Architectures(), ", "))
+		return nil, nil, fmt.Errorf("no architecture to make images for; want some of %s", strings.Join(Architectures(), ", "))
 	}
 	for _, arch := range archs {
 		if !slices.Contains(Architectures(), arch) {
-			return nil, nil, fmt.Errorf("no images can be made for the architecture %q; there are %s", arch, strings.Join(Architectures(), ", "))
+			return nil, nil, fmt.Errorf("cannot make images for the architecture %q; want some of %s", arch, strings.Join(Architectures(), ", "))
 		}
 	}
 	indexes = map[string]image.Index{}
 	for _, arch := range archs {
-		log("images for %s", arch)
+		log("making the images for %s", arch)
 		all, err := images(arch)
 		if err != nil {
 			return nil, nil, fmt.Errorf("images for %s: %w", arch, err)
@@ -203,7 +203,7 @@ func (b *builder) program(name string) (own, error) {
 func functionBinaries(root string) ([]build.Binary, error) {
 	functions, err := os.ReadDir(filepath.Join(root, functionsDir))
 	if err != nil {
-		return nil, fmt.Errorf("the load tests' functions: %w", err)
+		return nil, fmt.Errorf("list the load tests' functions: %w", err)
 	}
 	var binaries []build.Binary
 	for _, f := range functions {
@@ -224,7 +224,7 @@ func sampleBinaries(root string) ([]build.Binary, error) {
 	for _, s := range samples {
 		at := slices.IndexFunc(functions, func(b build.Binary) bool { return b.Name == functionImage(s) })
 		if at < 0 {
-			return nil, fmt.Errorf("manifests/samples run %s, and there is no folder %s/%s", functionImage(s), functionsDir, s)
+			return nil, fmt.Errorf("manifests/samples runs %s, but there is no folder %s/%s", functionImage(s), functionsDir, s)
 		}
 		found = append(found, functions[at])
 	}

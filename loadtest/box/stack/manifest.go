@@ -152,7 +152,7 @@ func ParseObjects(data []byte) ([]object, error) {
 func find(objects []object, kind, name string) (object, error) {
 	i := slices.IndexFunc(objects, func(o object) bool { return o.GetKind() == kind && o.GetName() == name })
 	if i < 0 {
-		return nil, fmt.Errorf("no %s %s among the manifests: did the module's folders change?", kind, name)
+		return nil, fmt.Errorf("there is no %s %s among the manifests: did the module's folders change?", kind, name)
 	}
 	return objects[i], nil
 }
@@ -257,7 +257,7 @@ func setRequests(objects []object) error {
 		}
 		cpu, ok := cpuRequests[o.GetName()]
 		if !ok {
-			return fmt.Errorf("deployment %s: no CPU request is set for it", o.GetName())
+			return fmt.Errorf("deployment %s: cpuRequests has no CPU request for it", o.GetName())
 		}
 		if err := editContainer(o, func(c map[string]any) error {
 			return unstructured.SetNestedField(c, cpu, "resources", "requests", "cpu")
@@ -304,11 +304,11 @@ func editContainer(deployment object, edit func(map[string]any) error) error {
 		return err
 	}
 	if !ok || len(containers) == 0 {
-		return fmt.Errorf("no %s", strings.Join(path, "."))
+		return fmt.Errorf("there is no %s", strings.Join(path, "."))
 	}
 	first, ok := containers[0].(map[string]any)
 	if !ok {
-		return fmt.Errorf("%s[0] is no object", strings.Join(path, "."))
+		return fmt.Errorf("%s[0] is not an object", strings.Join(path, "."))
 	}
 	if err := edit(first); err != nil {
 		return err

@@ -35,7 +35,7 @@ func (b *builder) sitePackagesLayer() string { return b.dir("layers/site-package
 func (b *builder) python(ctx context.Context, root string) error {
 	venv, err := b.venv(ctx)
 	if err != nil {
-		return fmt.Errorf("virtual environment: %w", err)
+		return fmt.Errorf("make the virtual environment: %w", err)
 	}
 	packages := b.debianPackages()
 	if err := b.once(b.pythonLayer(), []any{recipe, packages, b.pinned}, func() error {
@@ -51,11 +51,11 @@ func (b *builder) python(ctx context.Context, root string) error {
 		_, err := image.WriteLayer(b.pythonLayer(), image.Copy{From: dir, To: "/"})
 		return err
 	}); err != nil {
-		return fmt.Errorf("layer of Python: %w", err)
+		return fmt.Errorf("make the layer of Python: %w", err)
 	}
 	requirements, err := os.ReadFile(filepath.Join(root, predictorDir, "requirements.lock"))
 	if err != nil {
-		return fmt.Errorf("the predictor's requirements: %w", err)
+		return fmt.Errorf("read the predictor's requirements: %w", err)
 	}
 	if err := b.once(b.sitePackagesLayer(), []any{recipe, string(requirements)}, func() error {
 		dir := b.dir("rootfs/site-packages")
@@ -66,7 +66,7 @@ func (b *builder) python(ctx context.Context, root string) error {
 		_, err := image.WriteLayer(b.sitePackagesLayer(), image.Copy{From: dir, To: sitePackages, Skip: []string{"tests"}})
 		return err
 	}); err != nil {
-		return fmt.Errorf("layer of the predictor's requirements: %w", err)
+		return fmt.Errorf("make the layer of the predictor's requirements: %w", err)
 	}
 	return nil
 }

@@ -164,14 +164,14 @@ func conditionTrue(u object, condition string) error {
 			continue
 		}
 		if observed, ok := c["observedGeneration"].(int64); ok && observed < u.GetGeneration() {
-			return fmt.Errorf("%s is of an earlier generation", condition)
+			return fmt.Errorf("the condition %s is for an earlier generation", condition)
 		}
 		if c["status"] != "True" {
 			return fmt.Errorf("%s is %v: %v", condition, c["status"], c["message"])
 		}
 		return nil
 	}
-	return fmt.Errorf("no condition %s yet", condition)
+	return fmt.Errorf("there is no condition %s yet", condition)
 }
 
 // webhookCheck passes when the API server would accept an object that webhooks

@@ -60,7 +60,7 @@ func (r Release) Build(ctx context.Context, l layout.Layout, root string, log Lo
 	}
 	names, indexes, err := forEach(r.Architectures, log, func(arch string) ([]own, error) {
 		if len(lock[arch]) == 0 {
-			return nil, fmt.Errorf("%s has no packages for it: write it anew with `bin/box release --lock`", debianLockPath(root))
+			return nil, fmt.Errorf("%s has no packages for this architecture: rewrite it with `bin/box release --lock`", debianLockPath(root))
 		}
 		b := &builder{layout: l.For(arch), log: log, arch: arch, pinned: lock[arch]}
 		return b.released(ctx, root, r.Version)
@@ -74,10 +74,10 @@ func (r Release) Build(ctx context.Context, l layout.Layout, root string, log Lo
 // check validates the release's settings and returns the reference of Redis's image.
 func (r Release) check(root string) (redis string, err error) {
 	if r.Registry == "" || r.Version == "" {
-		return "", fmt.Errorf("registry %q, version %q: a release needs both, as in ghcr.io/example/libra and v1.0.0", r.Registry, r.Version)
+		return "", fmt.Errorf("registry %q, version %q: a release needs both, such as ghcr.io/example/libra and v1.0.0", r.Registry, r.Version)
 	}
 	if _, err := name.NewTag(r.named("libra-agent")); err != nil {
-		return "", fmt.Errorf("registry %q and version %q give no name of an image: %w", r.Registry, r.Version, err)
+		return "", fmt.Errorf("registry %q and version %q do not make the name of an image: %w", r.Registry, r.Version, err)
 	}
 	return redisReference(root)
 }
@@ -107,7 +107,7 @@ func redisReference(root string) (string, error) {
 		return "", fmt.Errorf("%s: %w", path, err)
 	}
 	if _, digest, ok := strings.Cut(reference, "@sha256:"); !ok || digest == "" {
-		return "", fmt.Errorf("%s: the image of Redis is %q; it must be by digest", path, reference)
+		return "", fmt.Errorf("%s: the image of Redis is %q; it must be named by digest", path, reference)
 	}
 	return reference, nil
 }

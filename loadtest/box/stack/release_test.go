@@ -101,7 +101,7 @@ func TestReleaseChecksSettings(t *testing.T) {
 	}{
 		{"no registry", Release{Version: "v1"}, `registry "", version "v1": a release needs both`},
 		{"no version", Release{Registry: "ghcr.io/x"}, "a release needs both"},
-		{"no tag", Release{Registry: "ghcr.io/x", Version: "one two"}, `version "one two" give no name`},
+		{"no tag", Release{Registry: "ghcr.io/x", Version: "one two"}, `version "one two" do not make the name`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			err := tc.release.Build(t.Context(), layout.Layout{}, t.TempDir(), t.Logf)

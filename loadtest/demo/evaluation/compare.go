@@ -92,7 +92,7 @@ func (c *comparison) check(k combination) error {
 		slices.SortFunc(blocks, func(a, b Block) int { return cmp.Compare(a.Number, b.Number) })
 		for i, b := range blocks {
 			if b.Length <= 0 {
-				return fmt.Errorf("block %d of the arm %s is %v long", b.Number, arm, b.Length)
+				return fmt.Errorf("block %d of the arm %s is %v long; want more than 0", b.Number, arm, b.Length)
 			}
 			if i > 0 && blocks[i-1].Number == b.Number {
 				return fmt.Errorf("the arm %s has two blocks with the number %d", arm, b.Number)

@@ -93,10 +93,10 @@ func (c *comparison) demoGlance() section {
 		return s
 	}
 	for _, k := range c.of(PartDemo) {
-		s.Text = append(s.Text, fmt.Sprintf("Function by function, node %s: %s.", busyText(k), c.functionsTold(k)))
+		s.Text = append(s.Text, fmt.Sprintf("With the node %s, %s.", busyText(k), c.functionsTold(k)))
 	}
 	s.Text = append(s.Text, c.failedTold(), fmt.Sprintf(
-		"Faster and slower: the whole 95 %% interval, which is in parentheses, is on that side of 1, and the ratio is further from 1 than when %s is measured again. The same: the interval is within 5 %% of 1. Everything else is %s.", c.title(Stock), notKnown))
+		"Faster and slower: the whole 95 %% interval, which is in parentheses, is on that side of 1, and the ratio is further from 1 than that of %s measured again. The same: the interval is within 5 %% of 1. Everything else is %s.", c.title(Stock), notKnown))
 	for _, left := range c.Unmeasured {
 		s.Text = append(s.Text, "Not measured: "+left)
 	}
@@ -121,7 +121,7 @@ func (c *comparison) failedTold() string {
 			said = append(said, fmt.Sprintf("%d under %s", n, a.Title))
 		}
 	}
-	return "Requests that failed, somebody else's among them: " + strings.Join(said, ", ") + "."
+	return "Failed requests, including those to somebody else's service: " + strings.Join(said, ", ") + "."
 }
 
 // functionsTold groups the functions by what can be told of them.
@@ -134,9 +134,9 @@ func (c *comparison) functionsTold(k combination) string {
 	var said []string
 	for _, told := range []string{faster, slower, theSame, notKnown} {
 		if of := names[told]; of != nil {
-			said = append(said, told+" "+strings.Join(of, ", "))
+			said = append(said, told+": "+strings.Join(of, ", "))
 		} else if told == slower {
-			said = append(said, "slower none")
+			said = append(said, "slower: none")
 		}
 	}
 	return strings.Join(said, "; ")

@@ -94,7 +94,7 @@ func TestTheDemosTableIsNotTooWide(t *testing.T) {
 			b.Requests[n].Milliseconds *= 100
 		}
 	}
-	table, _, _ := strings.Cut(writeBy(t, WriteDemo, d).text, "Function by function")
+	table, _, _ := strings.Cut(writeBy(t, WriteDemo, d).text, "With the node")
 	for l := range strings.Lines(table) {
 		if columns := len([]rune(strings.TrimRight(l, "\n"))); columns > 150 {
 			t.Errorf("%d columns: %s", columns, l)

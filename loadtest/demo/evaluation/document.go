@@ -44,7 +44,7 @@ func (c *comparison) document() []section {
 	sections = append(sections, c.cost()...)
 	sections = append(sections, c.memory()...)
 	for _, k := range c.of(PartAblations) {
-		sections = append(sections, c.load(k, "Libra without some of it: "+k.String()))
+		sections = append(sections, c.load(k, "Libra without some of its parts: "+k.String()))
 	}
 	return append(sections, c.failuresSection(), c.method())
 }
@@ -57,9 +57,9 @@ func (c *comparison) goalsSection() section {
 		count[j.verdict]++
 		t.add(j.k.String(), j.title(c)+of(j.ratio), c.title(j.baseline), j.wanted(), j.ratio.String(), ratioText(j.noise.value), stats.Said(j.verdict, j.why))
 	}
-	return section{Title: "What Libra is to reach", brief: true, Text: []string{
+	return section{Title: "Libra's goals", brief: true, Text: []string{
 		fmt.Sprintf("Of %d goals, %d hold, %d do not, and %d are not known.", len(all), count[stats.Holds], count[stats.DoesNotHold], count[stats.NotKnown]),
-		fmt.Sprintf("A goal holds when the ratio that was measured does and is sure: its 95 %% interval is at most ±5 %% wide (a P99's ±10 %%), stock, measured twice, differs from itself by no more than that, and in none of its blocks did the hypervisor take more than %s of the CPU. What is not sure is not known, however good or bad it looks.", percentText(mostStolen)),
+		fmt.Sprintf("A goal holds when the measured ratio meets its bound and the measurement is certain: the ratio's 95 %% interval is no wider than ±5 %% (±10 %% for a P99), stock measured again differs from stock by no more than that, and in no block of the policies that it compares did the hypervisor take more than %s of the CPU. A goal without a certain measurement is not known, however good or bad the ratio looks.", percentText(mostStolen)),
 	}, Tables: []table{t}}
 }
 
@@ -73,7 +73,7 @@ func of(i interval) string {
 
 // harmedAndUndecided shows what a reader must not miss.
 func (c *comparison) harmedAndUndecided() section {
-	harmed := table{Caption: "Harmed: slower than in stock, surely", Head: []string{"load", "policy", "what", "of stock (95 % interval)"}}
+	harmed := table{Caption: "Harmed: certainly slower than in stock", Head: []string{"load", "policy", "what", "of stock (95 % interval)"}}
 	for _, k := range c.of(PartRequests) {
 		for _, arm := range c.armsOf(k) {
 			if arm == Stock {
@@ -114,7 +114,7 @@ func (c *comparison) harmedAndUndecided() section {
 	}
 	s := section{Title: "Harmed and undecided", Tables: []table{harmed, open}}
 	if len(harmed.Rows) == 0 {
-		s.Text = append(s.Text, "Nothing is surely slower than in stock: of no function, of no bystander and of no figure over all does the whole interval lie more than 5 % (a P99's 10 %) above stock's, and further than stock's own when it is measured again.")
+		s.Text = append(s.Text, "Nothing is certainly slower than in stock: for no function, no bystander and no figure over all functions is the whole interval worse than stock by more than 5 % (10 % for a P99), and the ratio further from 1 than that of stock again.")
 	}
 	if len(open.Rows) == 0 {
 		s.Text = append(s.Text, "Nothing is undecided.")
@@ -125,14 +125,14 @@ func (c *comparison) harmedAndUndecided() section {
 func (c *comparison) measured() section {
 	in := "The cluster's CPU was not read."
 	if c.Machine.Cores > 0 {
-		in = fmt.Sprintf("The platform used %.2f of %d cores before there was any load; the loads are parts of the rest.", c.Platform, c.Machine.Cores)
+		in = fmt.Sprintf("The platform used %.2f of %d cores before there was any load; a load is a percentage of the remaining cores.", c.Platform, c.Machine.Cores)
 	}
 	s := section{Title: "What was measured", Text: []string{
 		fmt.Sprintf("%s. Commit %s, seed %d. %d blocks in %.0f minutes. %s Libra had learned from %d other requests before.",
 			c.Machine.About, c.Commit, c.Seed, len(c.Blocks), c.Elapsed.Minutes(), in, c.Learned),
 	}}
 	if c.Machine.Cores > 0 {
-		s.Text = append(s.Text, fmt.Sprintf("A request takes %.1f ms of CPU beside its function on average: the gateway, the activator, the sidecar, and what sends it.", c.Machine.RequestMilliseconds))
+		s.Text = append(s.Text, fmt.Sprintf("On average a request takes %.1f ms of CPU outside its function: in the gateway, the activator, the sidecar and the sender.", c.Machine.RequestMilliseconds))
 	}
 	disturbed := 0
 	for _, b := range c.Blocks {
@@ -141,16 +141,16 @@ func (c *comparison) measured() section {
 		}
 	}
 	if disturbed > 0 {
-		s.Text = append(s.Text, fmt.Sprintf("Blocks in which the hypervisor took more than %s of the CPU that this machine had use for: %d. What they say is as much about the machine's neighbours.", percentText(mostStolen), disturbed))
+		s.Text = append(s.Text, fmt.Sprintf("Blocks in which the hypervisor took more than %s of the CPU that this machine had use for: %d. Their figures say as much about the machine's neighbours.", percentText(mostStolen), disturbed))
 	}
 	if len(c.Alerts) > 0 {
-		s.Text = append(s.Text, "Alerts of Libra's that fired meanwhile: "+strings.Join(c.Alerts, ", ")+".")
+		s.Text = append(s.Text, "Alerts of Libra that fired meanwhile: "+strings.Join(c.Alerts, ", ")+".")
 	}
 	for _, left := range c.Unmeasured {
 		s.Text = append(s.Text, "Not measured: "+left)
 	}
 	if n, of := c.withoutAlone(); n > 0 {
-		s.Text = append(s.Text, fmt.Sprintf("Of %d requests, %d have an input that was not run alone: they have no slow-down.", of, n))
+		s.Text = append(s.Text, fmt.Sprintf("Of %d requests, %d have no slow-down, because their input was not run alone.", of, n))
 	}
 	arms := table{Caption: "What is compared", Head: []string{"policy", "name", "what it is"}}
 	for _, a := range c.Arms {
@@ -232,7 +232,7 @@ func (c *comparison) failuresSection() section {
 	outside := c.failedOutside(PartMemory)
 	said := fmt.Sprintf("%d of %d requests failed", len(failed), total)
 	if len(c.of(PartMemory)) > 0 {
-		said += fmt.Sprintf("; %d of them in the part about memory, where that is what is measured", len(failed)-outside)
+		said += fmt.Sprintf("; %d of them in the part about memory, which measures failures", len(failed)-outside)
 	}
 	s := section{Title: "Failed requests", Text: []string{said + "."}}
 	t := table{Head: []string{"part", "load", "block", "policy", "request", "function", "what failed"}}
@@ -256,13 +256,13 @@ func (c *comparison) failuresSection() section {
 
 func (c *comparison) method() section {
 	return section{Title: "How it was measured", Text: []string{
-		"A block sends one schedule, at the times in it whether earlier requests were answered or not, to one policy's functions. The blocks of a load with the same number have the same requests, at the same times, under each policy, one policy after the other in random order; the next number has a new schedule. A response time is from when the request was due, not from when it was sent, to the last byte of the answer.",
-		"The slow-down of a request is its response time over that of the same input alone on an idle node without limits. Computing requests are those to functions that do not mostly wait for others; short ones are computing ones that need at most 100 ms of CPU alone.",
-		"P99, P95 and P50 are nearest ranks, over the requests of all blocks. Of all computing requests they are of response times, which the longest inputs decide; of short ones they are of slow-downs, and so is the mean, of all requests. Goodput is the share of requests that were answered within 5 times the time alone. Slower than stock by 10 % is a share of the pairs: the same request in the block with the same number. Stock again, which is the same as stock, has such pairs, too: that is the noise of single requests.",
+		"A block sends the requests of one schedule to the functions of one policy, each at its time, whether or not earlier requests were answered. The blocks of a load that have the same number have the same requests, at the same times, under each policy, one policy after the other in random order; the next number has a new schedule. A response time runs from when the request was due, not from when it was sent, to the last byte of the answer.",
+		"The slow-down of a request is its response time over that of the same input alone on an idle node without limits. Computing requests are those to functions that do not mostly wait for others; short requests are computing requests that need at most 100 ms of CPU alone.",
+		"P99, P95 and P50 are nearest ranks, over the requests of all blocks. They are of response times, or of slow-downs where that is said; the longest inputs decide the response times of computing requests. The mean slow-down is of all requests. Goodput is the share of requests that were answered within 5 times the time that they take alone. Slower than stock by 10 % is a share of pairs: the same request in the block with the same number. Stock again, which is the same as stock, has such pairs, too: they show the noise of single requests.",
 		"A failed request counts as the longest response time, and as the greatest slow-down, that any request had under the same load with any policy. It is never left out.",
-		fmt.Sprintf("A ratio is of the blocks that both policies have. Its interval is from %d resamples: slices of 5 s of the schedules are drawn with replacement from all blocks, the same for both policies, and the ratio worked out anew; 95 %% of these lie in the interval. Figures that there is one of for each block (CPU, pod-seconds, OOM kills) are drawn by block, and of few blocks their interval is rough. Where there is only one slice or block, there is no interval. A ratio with a question mark has one that is wider than ±5 %% (P99: ±10 %%) of the ratio.", resamples),
-		"The paper's own figures are by its definitions. A request's speed-up (its equation 1) is (t - t') / t, where t is its time in stock and t' the policy's: below 0 it was slowed down, and by -1 it took twice as long. What functions use of what there is for them (its equation 2) is over the cores that the platform leaves, not over all of the node; a function's sidecar counts with it. Harvested, accelerated and idle are products of volume and time, as in its figure 8: what was in force below and above user allocations, and what was in the pool and lent to nobody, by the node agent's counters, from before a block until its last request was answered. They are of policies that lend what owners have; what the node has idle is nobody's, and no such volume is set aside. The share that the safeguard restored counts a donor once for CPU and once for memory.",
-		"The worst function is the one whose ratio is greatest, of all functions that were called. That is above 1 even where nothing differs but noise, as stock again shows, and too high rather than too low elsewhere.",
-		"An interval says how much the ratio depends on which moments were measured. It does not know what differs for whole blocks, as when another tenant of the machine is busy; stock again shows that, and so does what the hypervisor took.",
+		fmt.Sprintf("A ratio is over the blocks that both policies have. Its interval is from %d resamples: each draws slices of 5 s of the schedules with replacement from all blocks, the same slices for both policies, and computes the ratio from them; 95 %% of these ratios lie in the interval. Figures that have one value for each block (CPU, pod-seconds, OOM kills) are drawn by block, and with few blocks their interval is rough. With only one slice or block, there is no interval. A question mark after a ratio says that its interval is wider than ±5 %% (P99: ±10 %%) of the ratio.", resamples),
+		"The paper's own figures follow its definitions. A request's speed-up (its equation 1) is (t - t') / t, where t is its time in stock and t' its time under the policy: below 0 it was slowed down, and at -1 it took twice as long. The share of the available CPU that functions use (its equation 2) is of the cores that the platform leaves, not of all of the node's; a function's sidecar counts with the function. Harvested, accelerated and idle are products of volume and time, as in its figure 8: how far limits in force were below user allocations, how far they were above, and what was in the pool and lent to nobody, by the node agent's counters, from before a block until its last request was answered. Only policies that lend what owners have show them; what the node has idle belongs to nobody, and no such volume is set aside. The share that the safeguard restored counts a donor once for CPU and once for memory.",
+		"The worst function is the one with the greatest ratio, of all functions that were called. That ratio is above 1 even where only noise differs, as stock again shows; elsewhere it is too high rather than too low.",
+		"An interval says how much the ratio depends on which moments were measured. It does not include what differs between whole blocks, as when another tenant of the machine is busy; stock again shows that, and so does the CPU that the hypervisor took.",
 	}}
 }

@@ -26,7 +26,7 @@ func (d Data) WriteFile(path string) (err error) {
 	}()
 	z := gzip.NewWriter(f)
 	if err := errors.Join(json.NewEncoder(z).Encode(d), z.Close(), f.Chmod(0o644), f.Close()); err != nil {
-		return fmt.Errorf("write what was measured: %w", err)
+		return fmt.Errorf("write the measurements: %w", err)
 	}
 	return os.Rename(f.Name(), path)
 }
@@ -43,7 +43,7 @@ func ReadFile(path string) (d Data, err error) {
 		err = json.NewDecoder(z).Decode(&d)
 	}
 	if err != nil {
-		return d, fmt.Errorf("%s is not what an evaluation writes: %w", path, err)
+		return d, fmt.Errorf("%s is not the data of an evaluation: %w", path, err)
 	}
 	return d, nil
 }

@@ -55,13 +55,13 @@ func (c *comparison) glance() section {
 		return []figureDrawn{f}, err
 	}
 	if len(t.Rows) == 0 {
-		s.Text = []string{fmt.Sprintf("%s and %s were not measured under the same load: nothing can be told.", c.title(Stock), c.title(Libra))}
+		s.Text = []string{fmt.Sprintf("%s and %s were not measured under the same load, so they cannot be compared.", c.title(Stock), c.title(Libra))}
 		return s
 	}
 	for _, said := range []struct {
 		begin string
 		of    [][]string
-	}{{"What got faster", faster}, {"What got slower", slower}, {"What did neither for sure", open}} {
+	}{{"What got faster", faster}, {"What got slower", slower}, {"What is not certain", open}} {
 		var figures []string
 		for i, at := range said.of {
 			if len(at) > 0 {
@@ -73,7 +73,7 @@ func (c *comparison) glance() section {
 		}
 		s.Text = append(s.Text, said.begin+". "+strings.Join(figures, "; ")+".")
 	}
-	s.Text = append(s.Text, "Neither for sure is also what differs from stock by less than stock differs from itself when it is measured again. In parentheses after a ratio is its 95 % interval; a question mark says that it is too wide to rely on the ratio.")
+	s.Text = append(s.Text, "What differs from stock by less than stock again does is not certain, either. The 95 % interval of a ratio follows it in parentheses; a question mark says that the interval is too wide to rely on the ratio.")
 	return s
 }
 

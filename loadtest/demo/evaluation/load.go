@@ -83,7 +83,7 @@ func (c *comparison) ratiosTable(k combination, base string) table {
 		t.Head = append(t.Head, f.title)
 	}
 	if base == Stock {
-		t.Head = append(t.Head, "of P99's gap between stock and no limits, closed")
+		t.Head = append(t.Head, "share of P99's gap between stock and no limits that is closed")
 	}
 	for _, arm := range c.armsOf(k) {
 		if arm == base || len(c.common(k, arm, base)) == 0 {
@@ -113,7 +113,7 @@ func (c *comparison) gapClosed(k combination, arm string) string {
 }
 
 func (c *comparison) functionsTable(k combination) table {
-	t := table{Caption: "P99 of each function, and over stock's", Head: []string{"function", "requests", "stock"}}
+	t := table{Caption: "P99 of each function in stock, and its ratio to stock", Head: []string{"function", "requests", "stock"}}
 	var arms []string
 	for _, arm := range c.armsOf(k) {
 		if arm != Stock && c.has(k, Stock) {
@@ -148,7 +148,7 @@ func (c *comparison) calls(k combination, arm, function string) string {
 // makersTable shows which request makes each percentile.
 func (c *comparison) makersTable(k combination) table {
 	figures := []figure{p50Computing, p95Computing, p99Computing, p50Short, p99SlowdownComputing}
-	t := table{Caption: "Which function and input makes each percentile", Head: []string{"policy"}}
+	t := table{Caption: "Function and input of the request at each percentile", Head: []string{"policy"}}
 	for _, f := range figures {
 		t.Head = append(t.Head, f.title)
 	}
@@ -200,7 +200,7 @@ func (c *comparison) byLoad() section {
 }
 
 func (c *comparison) bystanders() []section {
-	t := table{Caption: "A service, and a pod that spins, in another namespace, neither opted in", Head: []string{
+	t := table{Caption: "A service, and a pod that spins, in another namespace; neither is opted in", Head: []string{
 		"load", "policy", "blocks", "requests", "service: P50", "P95", "P95 / stock", "spinning pod: core-seconds a block", "CPU / stock"}}
 	for _, k := range c.of(PartBystanders) {
 		for _, arm := range c.armsOf(k) {
@@ -240,7 +240,7 @@ func (c *comparison) cost() []section {
 }
 
 func (c *comparison) memory() []section {
-	t := table{Caption: "A function whose memory limit fits the usual input, and not the rare large one", Head: []string{
+	t := table{Caption: "A function whose memory limit fits the usual input, but not the rare large one", Head: []string{
 		"load", "policy", "blocks", "failed", "OOM kills", "P50", "P50 over a limit that fits", "P95", "P95 over a limit that fits"}}
 	for _, k := range c.of(PartMemory) {
 		for _, arm := range c.armsOf(k) {

@@ -91,8 +91,8 @@ func (c *comparison) safeguardedShare(k combination, arm string) float64 {
 
 func (c *comparison) paperTable(k combination) table {
 	t := table{Caption: "The paper's own figures", Head: []string{
-		"policy", "P99 of all requests: less than stock's by", "speed-up on average", "speed-up of the request that fares worst",
-		"CPU that functions use of what there is for them", "of stock's", "restored by the safeguard, per request",
+		"policy", "P99 of all requests: lower than stock's by", "mean speed-up", "speed-up of the request that fares worst",
+		"share of the available CPU that functions use", "over stock's", "restored by the safeguard, per request",
 		"harvested, a block", "accelerated, a block", "in the pool and lent to nobody, a block",
 	}}
 	volume := func(arm string, cpu, memory figure) string {

@@ -16,7 +16,7 @@ import (
 func WritePlacements(dir string, out io.Writer, title string, d Data) error {
 	p, err := comparePlacements(d)
 	if err != nil {
-		return fmt.Errorf("what was measured cannot be compared: %w", err)
+		return fmt.Errorf("compare the measurements: %w", err)
 	}
 	return writeAll(dir, out, title, p.document(), p.results())
 }
@@ -143,11 +143,11 @@ func (p *placed) glance() section {
 	rows(p.whole, allLoads)
 	s.Tables = []table{t}
 	if len(t.Rows) == 0 {
-		s.Text = []string{"Nothing was measured beside hash."}
+		s.Text = []string{"No placement was measured beside hash."}
 		return s
 	}
 	s.Text = []string{
-		fmt.Sprintf("Faster and slower: the whole interval is on that side of 1, and the ratio is further from 1 than that of hash again. The same: the interval is within 5 %% of 1 (a P99's 10 %%). Everything else is %s. Of all loads, requests and core-seconds are added up: those of the highest load decide.", notKnown),
+		fmt.Sprintf("Faster and slower: the whole interval is on that side of 1, and the ratio is further from 1 than that of hash again. The same: the interval is within 5 %% of 1 (10 %% for a P99). Everything else is %s. The rows of all loads add up requests and core-seconds, so the highest load counts most.", notKnown),
 		p.failedTold(),
 	}
 	return s
@@ -173,8 +173,8 @@ func (p *placed) goal() section {
 		judge(p.comparison, k, meanSlowdown, stats.Goal{Bound: meanNoMoreThan})
 		judge(p.comparison, k, p99Computing, stats.Goal{Bound: p99NoMoreThan})
 	}
-	return section{Title: "What coverage is to reach", brief: true, Tables: []table{t}, Text: []string{
-		fmt.Sprintf("Under the source owners, coverage is to borrow at least %.1f times what hash does, and is to be slower at no load: by no more than what is within the noise of such a figure, 5 %% (a P99 10 %%). All of the interval decides: where it has the bound in it, nothing is known. Neither is it where hash, measured again, is as far from itself as coverage is from the bound, or the hypervisor took more than %s of the CPU in a block of either.", coverageBorrows, percentText(mostStolen)),
+	return section{Title: "The goals of coverage", brief: true, Tables: []table{t}, Text: []string{
+		fmt.Sprintf("Under the source owners, coverage should borrow at least %.1f times as much as hash, and should be slower at no load by more than the noise of such a figure: 5 %% (10 %% for a P99). The whole interval decides: if it contains the bound, the verdict is not known. Nor is it known if hash again is as far from hash as coverage is from the bound, or if the hypervisor took more than %s of the CPU in a block of either.", coverageBorrows, percentText(mostStolen)),
 	}}
 }
 
@@ -196,8 +196,8 @@ func judgePlacement(g stats.Goal, ratio, noise interval) (v stats.Verdict, why s
 // choices shows how often requests had a choice.
 func (p *placed) choices() section {
 	t := table{Caption: "Where requests could go", Head: []string{
-		"load", "placement", "requests", "with a choice", "moved to another pod than Knative picked", "no other pod had a slot", "otherwise as Knative said",
-		"borrowed core-seconds a block", "used beyond allocations if each ran alone", "placed for, and granted, of these"}}
+		"load", "placement", "requests", "with a choice", "moved to another pod than Knative picked", "no other pod had a slot", "Knative's pick without a question",
+		"borrowed core-seconds a block", "used beyond allocations if each ran alone", "core-seconds promised by placement, and share granted"}}
 	wanted := p.beyondAlone()
 	for _, k := range p.of(PartPlacement) {
 		for _, arm := range p.armsOf(k) {
@@ -217,8 +217,8 @@ func (p *placed) choices() section {
 		}
 	}
 	return section{Title: "Where there was a choice", brief: true, Tables: []table{t}, Text: []string{
-		"A request has a choice if more than one of its function's pods had a free slot when it came, on one node or on several. With the placement stock nothing is chosen, and nobody counts what could have been.",
-		"What is borrowed in a block are few loans, which few requests decide; see how much hash again differs from hash.",
+		"A request has a choice if more than one of its function's pods had a free slot when it came, on one node or on several. The placement stock chooses nothing, and does not count what it could have chosen.",
+		"Few loans, decided by few requests, make up what is borrowed in a block: see how much hash again differs from hash.",
 	}}
 }
 
@@ -290,11 +290,11 @@ func (p *placed) functionsOver(k combination) table {
 
 func (p *placed) method() section {
 	return section{Title: "How it was measured", Text: []string{
-		"All placements of a source have the same pods, of Libra in the mode full, as many on each worker. They differ in one setting, which the activator follows; a block begins when requests were seen to be placed by it. A block sends one schedule, at the times in it whether earlier requests were answered or not. The blocks of a load with the same number have the same requests, at the same times, with each placement, one after the other in random order; the next number has a new schedule. A response time is from when the request was due to the last byte of the answer.",
+		"All placements of a source have the same pods, of Libra in the mode full, equally many on each worker. They differ in one setting, which the activator follows; a block begins once requests are placed by that setting. A block sends the requests of one schedule, each at its time, whether or not earlier requests were answered. The blocks of a load that have the same number have the same requests, at the same times, with each placement, one after the other in random order; the next number has a new schedule. A response time runs from when the request was due to the last byte of the answer.",
 		"The slow-down of a request is its response time over that of the same input alone on an idle worker without limits. Computing requests are those to functions that do not mostly wait for others. P99 is the nearest rank, over the requests of all blocks. A failed request counts as the longest response time, and as the greatest slow-down, that any request had under the same load.",
-		"Borrowed core-seconds are what was in force above user allocations, times how long, by the node agents' counters, from before a block until its last request was answered. They are of the source owners: with node, what is used beyond an allocation is what nobody else wanted, and no volume of it is set aside.",
-		fmt.Sprintf("A ratio is of the blocks that both placements have. Its interval is from %d resamples: slices of 5 s of the schedules (of what there is one figure of for each block, blocks) are drawn with replacement, the same for both placements, and the ratio worked out anew; 95 %% of these lie in the interval. It knows of the moments that were measured, and not of what differs for whole blocks: hash again shows that.", resamples),
-		fmt.Sprintf("Draws of nodes for the functions by hash: %d. The functions of another draw are the same in another namespace.", max(1, p.Draws)),
+		"Borrowed core-seconds are how far limits in force were above user allocations, times how long they were in force, by the node agents' counters, from before a block until its last request was answered. Only the source owners has them: with node, what is used beyond an allocation is what nobody else wanted, and no volume of it is set aside.",
+		fmt.Sprintf("A ratio is over the blocks that both placements have. Its interval is from %d resamples: each draws slices of 5 s of the schedules (whole blocks for figures that have one value for each block) with replacement, the same for both placements, and computes the ratio from them; 95 %% of these ratios lie in the interval. It covers which moments were measured, but not what differs between whole blocks: hash again shows that.", resamples),
+		fmt.Sprintf("Number of times that hash drew nodes for the functions: %d. Each further draw has the same functions in another namespace.", max(1, p.Draws)),
 	}}
 }
 

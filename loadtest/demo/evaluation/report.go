@@ -14,7 +14,7 @@ import (
 func WriteReport(dir string, out io.Writer, title string, d Data) error {
 	c, err := compare(d)
 	if err != nil {
-		return fmt.Errorf("what was measured cannot be compared: %w", err)
+		return fmt.Errorf("compare the measurements: %w", err)
 	}
 	if err := c.writeGlance(dir); err != nil {
 		return fmt.Errorf("write %s: %w", GlanceFile, err)
@@ -26,7 +26,7 @@ func WriteReport(dir string, out io.Writer, title string, d Data) error {
 func WriteDemo(dir string, out io.Writer, title string, d Data) error {
 	c, err := compare(d)
 	if err != nil {
-		return fmt.Errorf("what was measured cannot be compared: %w", err)
+		return fmt.Errorf("compare the measurements: %w", err)
 	}
 	return writeAll(dir, out, title, c.demoDocument(), c.demoResults())
 }

@@ -2,7 +2,7 @@ package evaluation
 
 // worth shows Libra without some of its parts, over Libra with them.
 func (c *comparison) worth() []section {
-	t := table{Caption: "Libra without some of it, over Libra with it (95 % interval)", Head: []string{
+	t := table{Caption: "Libra without some of its parts, over Libra with them (95 % interval)", Head: []string{
 		"load", "policy", "over", p99Computing.title, meanSlowdown.title, p50Short.title, bystanderP95.title, bystanderCPU.title}}
 	for _, part := range []string{PartAblations, PartBystanders} {
 		for _, k := range c.of(part) {
@@ -20,7 +20,7 @@ func (c *comparison) worth() []section {
 		}
 	}
 	return unlessEmpty(section{Title: "What each part of Libra is worth", brief: true, Tables: []table{t}, Text: []string{
-		"Above 1 is slower, or more CPU, without that part. Libra had learned from other sizes than are sent here, so that its predictions are wrong: the worth of what puts that right shows. A question mark says that the interval is too wide to rely on the ratio.",
+		"Above 1 means slower, or more CPU, without that part. Libra had learned from other sizes than those sent here, so its predictions are wrong, and the worth of what corrects them shows. A question mark says that the interval is too wide to rely on the ratio.",
 	}})
 }
 

@@ -52,9 +52,9 @@ func (s Spec) Validate() error {
 	case s.Nodes < 1 || s.Nodes > maxNodes:
 		return fmt.Errorf("nodes is %d; it must be 1 to %d", s.Nodes, maxNodes)
 	case s.Parts < 1 || s.Parts > maxParts || s.Parts*s.Parts > s.Nodes:
-		return fmt.Errorf("parts is %d; it must be 1 to %d, and its square at most the %d nodes", s.Parts, maxParts, s.Nodes)
+		return fmt.Errorf("parts is %d; it must be 1 to %d, and its square must not exceed the number of nodes, %d", s.Parts, maxParts, s.Nodes)
 	case s.Edges < s.Nodes || s.Edges > maxEdges:
-		return fmt.Errorf("edges is %d; it must be %d, one for each node, to %d", s.Edges, s.Nodes, maxEdges)
+		return fmt.Errorf("edges is %d; it must be from %d, one per node, to %d", s.Edges, s.Nodes, maxEdges)
 	}
 	return nil
 }

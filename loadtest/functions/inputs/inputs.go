@@ -75,7 +75,7 @@ func Draw(function string, seed, n uint64) (Input, error) {
 // tail. scale multiplies the sizes; 1 is the function's own.
 func Heavy(function string, seed uint64, n, count int, scale float64) (Input, error) {
 	if n < 0 || n >= count || !(scale > 0) {
-		return Input{}, fmt.Errorf("input %d of %d at a scale of %v; it must be one of them, from 0, at a scale above 0", n, count, scale)
+		return Input{}, fmt.Errorf("input %d of %d at a scale of %v does not exist: inputs count from 0, and the scale must be above 0", n, count, scale)
 	}
 	return drawSized(function, seed, uint64(n), func(f Function) sizer {
 		return func(rng *rand.Rand, _, _ int) int {
@@ -98,7 +98,7 @@ func drawSized(function string, seed, n uint64, size func(Function) sizer) (Inpu
 		for _, f := range Functions {
 			names = append(names, f.Name)
 		}
-		return Input{}, fmt.Errorf("no inputs are known for function %q; there are some for %q", function, names)
+		return Input{}, fmt.Errorf("function %q has no inputs; these functions have some: %q", function, names)
 	}
 	stream := fnv.New64a()
 	fmt.Fprintf(stream, "%s/%d", function, n)
@@ -127,10 +127,10 @@ func Exchange(client *http.Client, request *http.Request, expect map[string]int6
 		Did json.RawMessage `json:"did"`
 	}
 	if err := json.Unmarshal(said, &of); err != nil {
-		return answer.StatusCode, fmt.Errorf("the answer is not a function's: %w: %.200s", err, said)
+		return answer.StatusCode, fmt.Errorf("the answer is not that of a function: %w: %.200s", err, said)
 	}
 	if got := Said(of.Did, expect); !maps.Equal(got, expect) {
-		return answer.StatusCode, fmt.Errorf("it says it did %v, and was to do %v", got, expect)
+		return answer.StatusCode, fmt.Errorf("the function says that it did %v, want %v", got, expect)
 	}
 	return answer.StatusCode, nil
 }

@@ -28,10 +28,10 @@ type Bounds struct {
 func (b Bounds) Decode(body []byte) (image.Image, error) {
 	config, err := jpeg.DecodeConfig(bytes.NewReader(body))
 	if err != nil {
-		return nil, fmt.Errorf("%d bytes are no JPEG picture: %w", len(body), err)
+		return nil, fmt.Errorf("%d bytes are not a JPEG picture: %w", len(body), err)
 	}
 	if min(config.Width, config.Height) < b.MinSide || config.Width*config.Height > b.MaxPixels {
-		return nil, fmt.Errorf("the picture has %d x %d pixels; a side must have at least %d, and all at most %d pixels",
+		return nil, fmt.Errorf("the picture has %d x %d pixels; each side must have at least %d pixels, and the picture at most %d",
 			config.Width, config.Height, b.MinSide, b.MaxPixels)
 	}
 	img, err := jpeg.Decode(bytes.NewReader(body))

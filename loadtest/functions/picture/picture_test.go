@@ -74,11 +74,11 @@ func TestDecodeRefuses(t *testing.T) {
 	}
 	bounds := Bounds{MinSide: 16, MaxPixels: 64 * 64}
 	for want, body := range map[string][]byte{
-		"no JPEG picture":   []byte("hello"),
-		"15 x 20 pixels":    encoded(15, 20),
-		"at most 4096":      encoded(65, 64),
-		"decode the JPEG":   encoded(64, 64)[:400],
-		"0 bytes are no JP": nil,
+		"not a JPEG picture": []byte("hello"),
+		"15 x 20 pixels":     encoded(15, 20),
+		"at most 4096":       encoded(65, 64),
+		"decode the JPEG":    encoded(64, 64)[:400],
+		"0 bytes are not a":  nil,
 	} {
 		if _, err := bounds.Decode(body); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want an error that says %q", err, want)

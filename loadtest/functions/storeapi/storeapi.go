@@ -119,7 +119,7 @@ func (c *Client) do(req *http.Request, answer any) error {
 		return fmt.Errorf("store: %s: %s", resp.Status, bytes.TrimSpace(said))
 	}
 	if err := json.NewDecoder(resp.Body).Decode(answer); err != nil {
-		return fmt.Errorf("store: decode its answer: %w", err)
+		return fmt.Errorf("store: decode the answer: %w", err)
 	}
 	return nil
 }

@@ -39,7 +39,7 @@ function judge(r, expect) {
     const error = difference(answer, expect);
     return { answer, error, wrong: error !== '' };
   } catch (e) {
-    return { error: `the answer is not what a function says: ${e}`, wrong: true };
+    return { error: `the answer is not that of a function: ${e}`, wrong: true };
   }
 }
 

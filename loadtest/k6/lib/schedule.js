@@ -22,10 +22,10 @@ function read() {
     // The names become parts of threshold names.
     if (!/^[A-Za-z0-9._-]+$/.test(e.function || '')) wrong('function', 'a name of letters, digits, dots and dashes');
     if (!/^[a-z]*$/.test(e.size_class || '')) wrong('size_class', 'a word in lower case');
-    if (!(e.at_ms >= last)) wrong('at_ms', `a number of milliseconds, ${last} or more: requests go by their times`);
-    if (!e.body && !(e.size >= 0)) wrong('size', 'a number of bytes, or there must be a body');
+    if (!(e.at_ms >= last)) wrong('at_ms', `a number of milliseconds, ${last} or more: requests must be in the order of their times`);
+    if (!e.body && !(e.size >= 0)) wrong('size', 'a number of bytes, unless the request has a body');
     if (!e.body && e.size > 0 && !__ENV.CORPUS) {
-      throw new Error(`CORPUS is not set, and the input of request ${i} is in it: name the file that "trace schedule" wrote beside the schedule`);
+      throw new Error(`CORPUS is not set, but the input of request ${i} is in that file: name the file that "trace schedule" wrote beside the schedule`);
     }
     last = e.at_ms;
   });
@@ -50,7 +50,7 @@ export async function body(entry) {
   const bytes = new Uint8Array(entry.size);
   await corpus.seek(entry.offset || 0, SeekMode.Start);
   if ((await corpus.read(bytes)) !== entry.size) {
-    throw new Error(`the input of request ${entry.n}, ${entry.size} bytes at ${entry.offset || 0}, is not all in CORPUS: it is another schedule's`);
+    throw new Error(`CORPUS lacks the input of request ${entry.n}, ${entry.size} bytes at ${entry.offset || 0}: CORPUS belongs to another schedule`);
   }
   return bytes.buffer;
 }

@@ -4,7 +4,7 @@
 export function text(name, fallback) {
   const value = __ENV[name] || fallback;
   if (value === undefined) {
-    throw new Error(`${name} is not set: give it to k6 with --env ${name}=…; docs/loadtest.md says what it must be`);
+    throw new Error(`${name} is not set: pass it to k6 with --env ${name}=…; docs/loadtest.md says what it must be`);
   }
   return value;
 }
@@ -56,7 +56,7 @@ export function target() {
     try {
       hosts = JSON.parse(__ENV.HOSTS);
     } catch (e) {
-      throw new Error(`HOSTS is no JSON (${e}); it must be an object from function to Host header, as {"uploader": "uploader.default.example.com"}`);
+      throw new Error(`HOSTS is not JSON (${e}); it must be an object that maps functions to Host headers, such as {"uploader": "uploader.default.example.com"}`);
     }
   }
   return (name) => {

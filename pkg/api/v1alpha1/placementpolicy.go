@@ -17,8 +17,8 @@ const DefaultName = "default"
 // +kubebuilder:printcolumn:name="Unmatched",type=string,JSONPath=`.status.unmatchedBlocks`,description="The blocks that no node matches, the first is 0"
 // +kubebuilder:printcolumn:name="Followup",type=string,JSONPath=`.spec.followup`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
-// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63",message="metadata.name is the tag that the label libra.dev/placement names, want at most 63 characters"
-// +kubebuilder:validation:XValidation:rule="self.metadata.name != 'default' || !has(self.spec.followup) || self.spec.followup == 'fail'",message="spec.followup of the policy default can only be fail: there is no other to follow it"
+// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63",message="metadata.name must have at most 63 characters: the label libra.dev/placement names it"
+// +kubebuilder:validation:XValidation:rule="self.metadata.name != 'default' || !has(self.spec.followup) || self.spec.followup == 'fail'",message="spec.followup of the policy default must be fail: no other policy follows it"
 type PlacementPolicy struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -47,8 +47,8 @@ type PlacementPolicyList struct {
 // +kubebuilder:printcolumn:name="Unmatched",type=string,JSONPath=`.status.unmatchedBlocks`,description="The blocks that no node matches, the first is 0"
 // +kubebuilder:printcolumn:name="Followup",type=string,JSONPath=`.spec.followup`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
-// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63",message="metadata.name is the tag that the label libra.dev/placement names, want at most 63 characters"
-// +kubebuilder:validation:XValidation:rule="self.metadata.name != 'default' || !has(self.spec.followup) || self.spec.followup == 'fail'",message="spec.followup of the policy default can only be fail: there is no other to follow it"
+// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63",message="metadata.name must have at most 63 characters: the label libra.dev/placement names it"
+// +kubebuilder:validation:XValidation:rule="self.metadata.name != 'default' || !has(self.spec.followup) || self.spec.followup == 'fail'",message="spec.followup of the policy default must be fail: no other policy follows it"
 type ClusterPlacementPolicy struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -70,7 +70,7 @@ type ClusterPlacementPolicyList struct {
 // PlacementPolicySpec is a tAPP policy: blocks of workers, which are nodes. The first block that has a
 // valid worker gets the request.
 //
-// +kubebuilder:validation:XValidation:rule="self.blocks.map(b, size(b.workers)).sum() <= 64",message="spec.blocks have too many workers, want at most 64 in all: a set is one, however many nodes it has"
+// +kubebuilder:validation:XValidation:rule="self.blocks.map(b, size(b.workers)).sum() <= 64",message="spec.blocks have too many workers, want at most 64 in all: a set counts as one, however many nodes it has"
 type PlacementPolicySpec struct {
 	// strategy is the order of the blocks: bestFirst as they are listed, random anew for each request,
 	// platform by a hash of the function, so that each function has an order of its own.
@@ -157,7 +157,7 @@ type Controller struct {
 // Worker is a node, or a set of nodes.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.node) != has(self.set)",message="want either node or set; set: {} is all nodes"
-// +kubebuilder:validation:XValidation:rule="!has(self.strategy) || has(self.set)",message="strategy chooses within a set, want none beside node"
+// +kubebuilder:validation:XValidation:rule="!has(self.strategy) || has(self.set)",message="strategy chooses within a set: leave it out beside node"
 type Worker struct {
 	// node is the name of a node.
 	//
@@ -201,7 +201,7 @@ type NodeSet struct {
 
 // NodeRequirement is a requirement on one label of a node.
 //
-// +kubebuilder:validation:XValidation:rule="self.operator in ['In', 'NotIn'] ? has(self.values) && size(self.values) > 0 : !has(self.values) || size(self.values) == 0",message="values are for In and NotIn, want at least one there and none with Exists and DoesNotExist"
+// +kubebuilder:validation:XValidation:rule="self.operator in ['In', 'NotIn'] ? has(self.values) && size(self.values) > 0 : !has(self.values) || size(self.values) == 0",message="want at least one of values with In and NotIn, and none with Exists and DoesNotExist"
 type NodeRequirement struct {
 	// key is the label's key.
 	//

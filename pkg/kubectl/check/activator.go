@@ -30,12 +30,12 @@ var activatorObject = Object{"deployment", servingNamespace, activatorName}
 var activatorChecks = []Check{
 	{
 		ID: "activator-owner", run: activatorOwner,
-		Looks: "who looks after the activator's Deployment: the Knative operator, Argo CD, Flux and Helm put the stock image back unless they are told of Libra's",
+		Looks: "who manages the activator's Deployment: the Knative operator, Argo CD, Flux and Helm put the stock image back unless they are configured with Libra's",
 		Fine:  "nothing puts the activator's image back",
 	},
 	{
 		ID: "activator-image", run: activatorImage,
-		Looks: "the activator's image: stock, Libra's or neither; is the stock one written down for its return; were Knative's manifests applied over Libra's?",
+		Looks: "the activator's image: is it stock, Libra's or neither; is the stock image recorded, so that it can be restored; were Knative's manifests applied over Libra's?",
 	},
 	{
 		ID: "activator-ready", run: activatorReady,
@@ -43,8 +43,8 @@ var activatorChecks = []Check{
 	},
 	{
 		ID: "activator-rights", run: activatorRights, installed: true,
-		Looks: "the ClusterRole and the binding that Libra's activator needs beyond Knative's",
-		Fine:  "Libra's activator may do what it needs",
+		Looks: "the ClusterRole and the bindings that Libra's activator needs beyond Knative's",
+		Fine:  "Libra's activator has the rights that it needs, or does not run",
 	},
 }
 
@@ -65,17 +65,17 @@ func activatorOwner(ctx context.Context, c *Cluster) ([]Finding, error) {
 	release := d.Annotations["meta.helm.sh/release-name"]
 	switch {
 	case keeper == nil && release != "":
-		return []Finding{warning(activatorObject, swapIn+"  # after each helm upgrade of "+release, "Helm looks after it, and puts the stock image back with each upgrade")}, nil
+		return []Finding{warning(activatorObject, swapIn+"  # after each helm upgrade of "+release, "Helm manages it, and puts the stock image back with each upgrade")}, nil
 	case keeper == nil:
 		return nil, nil
 	case !libras:
-		return []Finding{warning(activatorObject, keeper.Remedy(d, ourImage), "%s keeps it, and is to be told of Libra's image", keeper.Name)}, nil
+		return []Finding{warning(activatorObject, keeper.Remedy(d, ourImage), "%s manages it, and has to set Libra's image", keeper.Name)}, nil
 	case d.Annotations[swap.StockImageAnnotation] != "":
 		// The annotation is from a swap, which changes nothing where there is a keeper.
-		remedy := fmt.Sprintf("%s# Then the note of the stock image is not needed any more:\nkubectl -n %s annotate deployment activator %s-", keeper.Remedy(d, image), servingNamespace, swap.StockImageAnnotation)
-		return []Finding{failure(activatorObject, remedy, "%s keeps it, and it was not %[1]s that gave it Libra's image: the stock one will be put back", keeper.Name)}, nil
+		remedy := fmt.Sprintf("%s# Then the annotation with the stock image is no longer needed:\nkubectl -n %s annotate deployment activator %s-", keeper.Remedy(d, image), servingNamespace, swap.StockImageAnnotation)
+		return []Finding{failure(activatorObject, remedy, "%s manages it, but did not set Libra's image, and will put the stock image back", keeper.Name)}, nil
 	}
-	return []Finding{fine(activatorObject, "%s gives it Libra's image", keeper.Name)}, nil
+	return []Finding{fine(activatorObject, "%s sets Libra's image", keeper.Name)}, nil
 }
 
 func activatorImage(ctx context.Context, c *Cluster) ([]Finding, error) {
@@ -90,16 +90,16 @@ func activatorImage(ctx context.Context, c *Cluster) ([]Finding, error) {
 		return []Finding{fine(activatorObject, "it has Libra's image")}, nil
 	case libras && !written:
 		remedy := fmt.Sprintf("kubectl -n %s annotate deployment activator %s=%s:v%s.0", servingNamespace, swap.StockImageAnnotation, stockRepository, swap.Supported)
-		return []Finding{failure(activatorObject, remedy, "it has Libra's image and no annotation %s: the stock one would not be found again", swap.StockImageAnnotation)}, nil
+		return []Finding{failure(activatorObject, remedy, "it has Libra's image, but no annotation %s, without which the stock image cannot be restored", swap.StockImageAnnotation)}, nil
 	case libras:
-		return []Finding{fine(activatorObject, "it has Libra's image, and %s is written down", was)}, nil
+		return []Finding{fine(activatorObject, "it has Libra's image, and its annotation records %s", was)}, nil
 	case !stock:
-		remedy := fmt.Sprintf("kubectl -n %s set image deployment/activator activator=%s:v%s.0  # if that was not meant", servingNamespace, stockRepository, swap.Supported)
-		return []Finding{warning(activatorObject, remedy, "its image %s is neither Knative's nor Libra's: what else it does is lost with Libra's", image)}, nil
+		remedy := fmt.Sprintf("kubectl -n %s set image deployment/activator activator=%s:v%s.0  # if this is not intended", servingNamespace, stockRepository, swap.Supported)
+		return []Finding{warning(activatorObject, remedy, "its image %s is neither Knative's nor Libra's: Libra's image lacks whatever this one adds", image)}, nil
 	case written:
-		return []Finding{failure(activatorObject, swapIn, "its image is stock, and Libra's was there: Knative's own manifests were applied over it, so that Libra sees no request")}, nil
+		return []Finding{failure(activatorObject, swapIn, "its image is stock, but was Libra's: Knative's own manifests were applied over it, so Libra sees no requests")}, nil
 	case c.Installed:
-		return []Finding{warning(activatorObject, swapIn, "its image is stock, so that Libra sees no request")}, nil
+		return []Finding{warning(activatorObject, swapIn, "its image is stock, so Libra sees no requests")}, nil
 	}
 	return []Finding{fine(activatorObject, "its image is stock: %s", image)}, nil
 }
@@ -132,7 +132,7 @@ func activatorRights(ctx context.Context, c *Cluster) ([]Finding, error) {
 		if is, err := c.get(ctx, of.about.Namespace, of.about.Name, of.object); err != nil {
 			return found, err
 		} else if !is {
-			found = append(found, failure(of.about, "kubectl apply --server-side -f libra-activator.yaml", "it is not there: the activator does not learn which pods opted in, or what the settings are"))
+			found = append(found, failure(of.about, "kubectl apply --server-side -f libra-activator.yaml", "it is not there: the activator cannot read which pods opted in, or the settings"))
 		}
 	}
 	return found, nil

@@ -71,7 +71,7 @@ func NewCluster(config *rest.Config, namespace string) (*Cluster, error) {
 		return nil, err
 	}
 	if _, err := kube.Discovery().ServerVersion(); err != nil {
-		return nil, fmt.Errorf("the API server at %s does not say its version: %w", config.Host, err)
+		return nil, fmt.Errorf("asking the API server at %s for its version: %w", config.Host, err)
 	}
 	reads, err := client.New(config, client.Options{Scheme: NewScheme()})
 	if err != nil {

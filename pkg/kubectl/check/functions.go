@@ -26,7 +26,7 @@ var functionChecks = []Check{
 	},
 	{
 		ID: "function-limits", run: perFunction(functionLimits),
-		Looks: "functions without limits: what is lent and what is owed go by them",
+		Looks: "functions without limits: limits decide what a function is owed and can lend",
 		Fine:  "every function has limits of CPU and memory",
 	},
 	{
@@ -41,8 +41,8 @@ var functionChecks = []Check{
 	},
 	{
 		ID: "function-pod", run: functionPod,
-		Looks: "pods of functions that Libra leaves alone: queue-proxy has limits, the pod as a whole has, or a resize would restart the container",
-		Fine:  "no pod of a function is in its own way",
+		Looks: "pods of functions that Libra leaves alone: queue-proxy has limits, the pod as a whole has limits, or a resize would restart the container",
+		Fine:  "nothing in the pods of functions keeps Libra from managing them",
 	},
 	{
 		ID: "function-annotations", run: perFunction(functionAnnotations),
@@ -152,7 +152,7 @@ func functionLabel(ctx context.Context, c *Cluster) ([]Finding, error) {
 	if err != nil {
 		return found, err
 	}
-	return append(found, fine(Object{Kind: "revisions", Namespace: c.namespace}, "%d that requests may go to have opted in", len(functions))), nil
+	return append(found, fine(Object{Kind: "revisions", Namespace: c.namespace}, "%d revisions that requests may go to have opted in", len(functions))), nil
 }
 
 func functionLimits(_ context.Context, _ *Cluster, f function) ([]Finding, error) {
@@ -179,11 +179,11 @@ func functionLimits(_ context.Context, _ *Cluster, f function) ([]Finding, error
 	if len(container.Resources.Requests) > 0 {
 		resources["requests"] = container.Resources.Requests
 	}
-	remedy := f.patch("json", []fields{{"op": "add", "path": fmt.Sprintf("/spec/template/spec/containers/%d/resources", index), "value": resources}}) + "  # with what it may use"
+	remedy := f.patch("json", []fields{{"op": "add", "path": fmt.Sprintf("/spec/template/spec/containers/%d/resources", index), "value": resources}}) + "  # with the limits that it may use"
 	if len(missing) == 2 {
-		return []Finding{failure(f.object(), remedy, "its container has no limits, so that there is nothing that it is owed: it is only observed")}, nil
+		return []Finding{failure(f.object(), remedy, "its container has no limits, so it is owed nothing: it is only observed")}, nil
 	}
-	return []Finding{warning(f.object(), remedy, "its container has no limit of %s: none of that is lent or borrowed", missing[0])}, nil
+	return []Finding{warning(f.object(), remedy, "its container has no limit of %s, which it neither lends nor borrows then", missing[0])}, nil
 }
 
 func functionConcurrency(ctx context.Context, c *Cluster, f function) ([]Finding, error) {
@@ -214,7 +214,7 @@ func functionInPath(ctx context.Context, c *Cluster) ([]Finding, error) {
 			return nil, fmt.Errorf("reading ConfigMap %s/%s: %w", servingNamespace, autoscalerconfig.ConfigName, err)
 		}
 		if why != nil {
-			found = append(found, warning(f.object(), f.annotate(why.Annotation, why.Value), "%v: requests can go past the activator, so that it lends nothing and is not learned from", why))
+			found = append(found, warning(f.object(), f.annotate(why.Annotation, why.Value), "%v: requests can go past the activator, so the function lends nothing and is not learned from", why))
 		}
 	}
 	return found, nil
@@ -270,7 +270,7 @@ func leftAlone(f function, pod *corev1.Pod) (finding Finding, is bool) {
 		}
 		remedy = f.patch("merge", template(fields{"metadata": fields{"annotations": unlimited}}))
 	}
-	return failure(f.object(), remedy, "%s: pod %s is only observed", why, pod.Name), true
+	return failure(f.object(), remedy, "pod %s is only observed: %s", pod.Name, why), true
 }
 
 func functionAnnotations(_ context.Context, _ *Cluster, f function) ([]Finding, error) {

@@ -24,7 +24,7 @@ const (
 )
 
 // errKubelets means that the caller may not ask kubelets. The right to do so gives much power: no role of ours has it.
-var errKubelets = errors.New("kubelets say it only to those who may get nodes/proxy")
+var errKubelets = errors.New("kubelets tell this only to callers that have the right to get nodes/proxy")
 
 // kubelet is what a kubelet says about itself.
 type kubelet struct {
@@ -127,7 +127,7 @@ func nodeCgroups(ctx context.Context, c *Cluster) ([]Finding, error) {
 	var found []Finding
 	old.each(func(driver string, nodes []string, about Object) {
 		found = append(found, warning(about, "# on the kernel's command line of the nodes:\nsystemd.unified_cgroup_hierarchy=1",
-			"cgroup v1, driver %s: Libra works, but does not slow down a container that waits for memory, nor take cold memory", driver))
+			"cgroup v1, driver %s: Libra works, but does not slow down a container that waits for memory, or reclaim cold memory", driver))
 	})
 	unknown.each(func(driver string, nodes []string, about Object) {
 		found = append(found, warning(about, fmt.Sprintf("kubectl debug node/%s -it --image=busybox:1.37 -- stat -fc %%T /host/sys/fs/cgroup  # cgroup2fs is v2", nodes[0]),
@@ -156,7 +156,7 @@ func nodeCPUManager(ctx context.Context, c *Cluster) ([]Finding, error) {
 	var found []Finding
 	static.each(func(_ string, nodes []string, about Object) {
 		found = append(found, warning(about, reserveCPU,
-			"the CPU manager is static: CPUs that containers have for themselves count as the node's, though no function can use them"))
+			"the CPU manager's policy is static: CPUs that are exclusive to containers count as the node's, although no function can use them"))
 	})
 	shared.each(func(policy string, _ []string, about Object) {
 		found = append(found, fine(about, "the CPU manager's policy is %s", cmp.Or(policy, "none")))

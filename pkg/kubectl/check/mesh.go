@@ -27,7 +27,7 @@ var meshChecks = []Check{
 	},
 	{
 		ID: "mesh-parts", run: meshParts, installed: true,
-		Looks: "a mesh that keeps Libra's parts from one another: NetworkPolicies that refuse what comes through an ambient mesh, and `STRICT` where an activator or an agent is outside of it",
+		Looks: "a mesh that keeps Libra's parts from reaching one another: NetworkPolicies that refuse what comes through an ambient mesh, and `STRICT` where an activator or an agent is outside the mesh",
 	},
 }
 
@@ -93,17 +93,17 @@ func meshAddressability(ctx context.Context, c *Cluster) ([]Finding, error) {
 	activators := meshOf(namespaces[servingNamespace].Labels)
 	if addressable && !routed && activators == sidecar {
 		return []Finding{failure(about, set(`"enable-mesh-pod-addressability":null`),
-			"%s is true, for which net-istio alone makes the routes, and the ingress class is %s: a request may reach another pod than the one that Libra counts it in", networkcfg.EnableMeshPodAddressabilityKey, class)}, nil
+			"%s is true, but only net-istio makes the routes for that, and the ingress class is %s: a request may reach another pod than the one that Libra counts it in", networkcfg.EnableMeshPodAddressabilityKey, class)}, nil
 	}
 	if mode := networkcfg.MeshCompatibilityMode(strings.ToLower(cm.Data[networkcfg.MeshCompatibilityModeKey])); mode == networkcfg.MeshCompatibilityModeEnabled {
 		remedy := set(`"mesh-compatibility-mode":"auto"`)
 		if routed && activators == sidecar {
 			remedy = set(address)
 		}
-		return []Finding{failure(about, remedy, "%s is enabled, so that the activator does not address single pods: Libra only observes", networkcfg.MeshCompatibilityModeKey)}, nil
+		return []Finding{failure(about, remedy, "%s is enabled, so the activator does not address single pods: Libra only observes", networkcfg.MeshCompatibilityModeKey)}, nil
 	}
 	if addressable {
-		return []Finding{fine(about, "pods in a mesh are addressed one by one")}, nil
+		return []Finding{fine(about, "the activator addresses single pods, in a mesh too")}, nil
 	}
 	policies, err := c.objects(ctx, kindPeerAuthentication, "")
 	if err != nil {
@@ -123,7 +123,7 @@ func meshAddressability(ctx context.Context, c *Cluster) ([]Finding, error) {
 			remedy = set(address)
 		}
 		found = append(found, failure(Object{Kind: "namespace", Name: ns}, remedy,
-			"its pods have sidecars that take mTLS alone, and the activator addresses single pods without: it uses the Services, and Libra only observes"))
+			"its pods have sidecars that accept only mTLS, and the activator addresses single pods without mTLS: it uses the Services instead, and Libra only observes"))
 	}
 	if found == nil {
 		found = append(found, fine(about, "no mesh keeps the activator from addressing single pods"))
@@ -180,17 +180,17 @@ func meshParts(ctx context.Context, c *Cluster) ([]Finding, error) {
 	own := meshOf(namespaces[settings.Namespace].Labels)
 	switch own {
 	case outside:
-		return []Finding{fine(about, "it is outside of a mesh, and its pods take requests as they are")}, nil
+		return []Finding{fine(about, "it is outside any mesh, and its pods accept plain requests")}, nil
 	case sidecar:
 		found = append(found, warning(about, fmt.Sprintf("kubectl label namespace %s %s istio-injection=disabled --overwrite", settings.Namespace, settings.AgentNamespace),
-			"its pods get sidecars, which it refuses unless Istio's CNI plugin is there, and which they need not have"))
+			"its pods get sidecars, which they do not need, and which the namespace refuses unless Istio's CNI plugin is installed"))
 	case ambient:
 		var list networkingv1.NetworkPolicyList
 		if err := c.client.List(ctx, &list, client.InNamespace(settings.Namespace)); err != nil {
 			return nil, err
 		}
 		if !slices.ContainsFunc(list.Items, admitsAmbient) {
-			found = append(found, failure(about, applyAmbient, "it is in an ambient mesh, which sends to port %d of Redis' pod, and the NetworkPolicies there refuse it", hbonePort))
+			found = append(found, failure(about, applyAmbient, "it is in an ambient mesh, which sends to port %d of Redis' pod, and its NetworkPolicies refuse that", hbonePort))
 		}
 	}
 	policies, err := c.objects(ctx, kindPeerAuthentication, "")
@@ -202,7 +202,7 @@ func meshParts(ctx context.Context, c *Cluster) ([]Finding, error) {
 		for _, ns := range slices.Sorted(maps.Keys(clients)) {
 			if meshOf(namespaces[ns].Labels) == outside {
 				found = append(found, failure(Object{Kind: "namespace", Name: ns}, fmt.Sprintf("kubectl label namespace %s %s", ns, joins[own]),
-					"it is outside of the mesh, and Redis takes mTLS alone: its %s do not reach Redis, and nothing is lent", clients[ns]))
+					"it is outside the mesh, and Redis accepts only mTLS: its %s do not reach Redis, and nothing is lent", clients[ns]))
 			}
 		}
 	}

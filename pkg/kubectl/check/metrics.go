@@ -35,7 +35,7 @@ func monitors(ctx context.Context, c *Cluster) ([]Finding, error) {
 		if is, err := c.get(ctx, of.namespace, of.name, monitor); err != nil {
 			return found, err
 		} else if !is {
-			found = append(found, warning(Object{"podmonitor", of.namespace, of.name}, remedy, "it is not there: metrics of %s do not arrive", strings.TrimPrefix(of.name, "libra-")))
+			found = append(found, warning(Object{"podmonitor", of.namespace, of.name}, remedy, "it is not there: Prometheus does not get the metrics of the %s", strings.TrimPrefix(of.name, "libra-")))
 		}
 	}
 	rules, err := c.objects(ctx, kindPrometheusRule, settings.Namespace)
@@ -43,12 +43,12 @@ func monitors(ctx context.Context, c *Cluster) ([]Finding, error) {
 		return found, err
 	}
 	if len(rules) == 0 {
-		found = append(found, warning(Object{Kind: "prometheusrule", Namespace: settings.Namespace}, remedy, "there is none: nothing tells when Libra does harm"))
+		found = append(found, warning(Object{Kind: "prometheusrule", Namespace: settings.Namespace}, remedy, "there is none: no alert fires when Libra does harm"))
 	}
 	if is, err := c.get(ctx, settings.Namespace, dashboardName, &corev1.ConfigMap{}); err != nil {
 		return found, err
 	} else if !is {
-		found = append(found, warning(Object{"configmap", settings.Namespace, dashboardName}, remedy, "it is not there: Grafana has no dashboards of Libra's"))
+		found = append(found, warning(Object{"configmap", settings.Namespace, dashboardName}, remedy, "it is not there: Grafana has no dashboards for Libra"))
 	}
 	return found, nil
 }

@@ -21,7 +21,7 @@ const (
 var namespaceChecks = []Check{
 	{
 		ID: "queue-proxy-limits", run: queueProxyLimits,
-		Looks: "limits that Knative gives every queue-proxy (`config-deployment`, `queueproxy.resource-defaults` in `config-features`): the pod's own quota would bind, so that its function is only observed",
+		Looks: "limits that Knative gives every queue-proxy (`config-deployment`, `queueproxy.resource-defaults` in `config-features`): the pod's own quota would bind, so its function is only observed",
 		Fine:  "Knative gives queue-proxy no limits",
 	},
 	{
@@ -31,13 +31,13 @@ var namespaceChecks = []Check{
 	},
 	{
 		ID: "resource-quota", run: resourceQuotas,
-		Looks: "ResourceQuotas on `limits.cpu` and `limits.memory` in namespaces of functions: they take pods only with limits of queue-proxy, and one on `limits.cpu` would count ceilings",
+		Looks: "ResourceQuotas on `limits.cpu` and `limits.memory` in namespaces of functions: they accept a pod only if queue-proxy has limits, and one on `limits.cpu` would count ceilings",
 		Fine:  "no ResourceQuota counts limits",
 	},
 	{
 		ID: "source-labels", run: sourceLabels,
-		Looks: "labels `libra.dev/source` of namespaces and nodes that are no source",
-		Fine:  "every label libra.dev/source is a source",
+		Looks: "labels `libra.dev/source` of namespaces and nodes that do not name a source",
+		Fine:  "every label libra.dev/source names a source",
 	},
 }
 
@@ -53,12 +53,12 @@ func queueProxyLimits(ctx context.Context, c *Cluster) ([]Finding, error) {
 	var found []Finding
 	for _, key := range []string{"queue-sidecar-cpu-limit", "queue-sidecar-memory-limit"} {
 		if value := deployment.Data[key]; value != "" {
-			found = append(found, failure(Object{"configmap", servingNamespace, configDeployment}, unset(configDeployment, key), "%s is %s, which every queue-proxy has: its function is only observed", key, value))
+			found = append(found, failure(Object{"configmap", servingNamespace, configDeployment}, unset(configDeployment, key), "%s is %s, a limit for every queue-proxy: functions are only observed", key, value))
 		}
 	}
 	const defaults = "queueproxy.resource-defaults"
 	if features.Data[defaults] == "enabled" {
-		found = append(found, failure(Object{"configmap", servingNamespace, configFeatures}, unset(configFeatures, defaults), "%s is enabled, which gives every queue-proxy limits: its function is only observed", defaults))
+		found = append(found, failure(Object{"configmap", servingNamespace, configFeatures}, unset(configFeatures, defaults), "%s is enabled, which gives every queue-proxy limits: functions are only observed", defaults))
 	}
 	return found, nil
 }
@@ -112,11 +112,11 @@ func limitRange(about Object, index int, item corev1.LimitRangeItem) []Finding {
 		if len(item.Max) > 0 {
 			operations += "," + remove("max") // it would become the default
 		}
-		return []Finding{failure(about, patch(operations), "it gives every container without a limit one of %s, queue-proxy too: functions are only observed", api.FromList(item.Default))}
+		return []Finding{failure(about, patch(operations), "it gives every container without a limit one of %s, including queue-proxy: functions are only observed", api.FromList(item.Default))}
 	case maxCPU:
-		return []Finding{warning(about, patch(remove("max")), "it allows a %s no more than %s of CPU: higher ceilings are in the cgroup alone", item.Type, item.Max.Cpu())}
+		return []Finding{warning(about, patch(remove("max")), "it allows a %s no more than %s of CPU: higher ceilings are set only in the cgroup", item.Type, item.Max.Cpu())}
 	case !item.MaxLimitRequestRatio.Cpu().IsZero():
-		return []Finding{warning(about, patch(remove("maxLimitRequestRatio")), "it allows a limit of no more than %s times the request: higher ceilings are in the cgroup alone", item.MaxLimitRequestRatio.Cpu())}
+		return []Finding{warning(about, patch(remove("maxLimitRequestRatio")), "it allows a limit of no more than %s times the request: higher ceilings are set only in the cgroup", item.MaxLimitRequestRatio.Cpu())}
 	}
 	return nil
 }
@@ -143,7 +143,7 @@ func resourceQuotas(ctx context.Context, c *Cluster) ([]Finding, error) {
 			if counted != nil {
 				found = append(found, failure(Object{"resourcequota", q.Namespace, q.Name},
 					fmt.Sprintf("kubectl -n %s patch resourcequota %s --type json -p '[%s]'  # a quota on requests binds as well", q.Namespace, q.Name, strings.Join(operations, ",")),
-					"it counts %s: pods are taken only with limits of queue-proxy, and those are only observed; ceilings of pods from before it are in the cgroup alone", strings.Join(counted, ", and ")))
+					"it counts %s: it accepts a pod only if queue-proxy has limits, and Libra only observes such pods; ceilings of pods from before it are set only in the cgroup", strings.Join(counted, ", and ")))
 			}
 		}
 	}
@@ -164,7 +164,7 @@ func sourceLabels(ctx context.Context, c *Cluster) ([]Finding, error) {
 		value, ok := labels[api.SourceLabel]
 		if _, err := api.ParseSource(value); ok && err != nil {
 			found = append(found, warning(Object{Kind: kind, Name: name}, fmt.Sprintf("kubectl label %s %s --overwrite %s=%s", kind, name, api.SourceLabel, api.SourceNode),
-				"its label %s is as none: %v", api.SourceLabel, err))
+				"its label %s is ignored: %v", api.SourceLabel, err))
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(namespaces)) {

@@ -39,13 +39,13 @@ func networkPolicies(ctx context.Context, c *Cluster) ([]Finding, error) {
 		}
 	}
 	if !c.Installed {
-		return []Finding{warning(wholeCluster, "kubectl get daemonsets --all-namespaces  # is there one of a network plugin that enforces them?", unenforced)}, nil
+		return []Finding{warning(wholeCluster, "kubectl get daemonsets --all-namespaces  # does one belong to a network plugin that enforces NetworkPolicies?", unenforced)}, nil
 	}
-	probe := fmt.Sprintf("kubectl run libra-probe --rm -i --restart=Never --image=busybox:1.37 -- nc -z -w 3 redis.%s 6379  # from a namespace that is not Libra's: a connection says that nothing enforces them", settings.Namespace)
+	probe := fmt.Sprintf("kubectl run libra-probe --rm -i --restart=Never --image=busybox:1.37 -- nc -z -w 3 redis.%s 6379  # from a namespace that is not Libra's: if it connects, nothing enforces NetworkPolicies", settings.Namespace)
 	return []Finding{warning(wholeCluster, probe, unenforced)}, nil
 }
 
-const unenforced = "not known: nothing is found that is known to enforce NetworkPolicies; where nothing does, give Redis users (docs/redis.md)"
+const unenforced = "not known: nothing was found that is known to enforce NetworkPolicies; if nothing does, configure users in Redis (docs/redis.md)"
 
 func amazonEnforces(spec corev1.PodSpec) bool {
 	return slices.ContainsFunc(spec.Containers, func(c corev1.Container) bool {

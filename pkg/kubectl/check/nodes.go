@@ -18,7 +18,7 @@ var nodeChecks = []Check{
 	{
 		ID: "node-kind", run: nodeKind,
 		Looks: "nodes on which no agent can run: GKE Autopilot, EKS Fargate, virtual kubelets",
-		Fine:  "no node is one that takes no agent",
+		Fine:  "every node is of a kind that can run the agent",
 	},
 	{
 		ID: "kubelet-version", run: kubeletVersion,
@@ -26,11 +26,11 @@ var nodeChecks = []Check{
 	},
 	{
 		ID: "node-cgroups", run: nodeCgroups,
-		Looks: "nodes' cgroup versions and drivers. It asks the kubelets through the API server, which takes the right to get `nodes/proxy`",
+		Looks: "nodes' cgroup versions and drivers. It asks the kubelets through the API server, which needs the right to get `nodes/proxy`",
 	},
 	{
 		ID: "node-cpu-manager", run: nodeCPUManager,
-		Looks: "nodes with the static CPU manager, whose exclusive CPUs are nobody else's to use. It asks the kubelets, too",
+		Looks: "nodes with the static CPU manager, whose exclusive CPUs no other pod can use. It asks the kubelets, too",
 	},
 }
 
@@ -103,10 +103,10 @@ spec:
 		if fit == 0 {
 			of = failure
 		}
-		found = append(found, of(about, remedy, "of the platform %s, on which no agent runs: functions there are only observed", platform))
+		found = append(found, of(about, remedy, "the platform is %s, on which no agent runs: functions there are only observed", platform))
 	})
 	if fit > 0 {
-		found = append(found, fine(Object{Kind: "nodes"}, "%d of %d are Linux on amd64 or arm64", fit, len(nodes)))
+		found = append(found, fine(Object{Kind: "nodes"}, "%d of %d nodes run Linux on amd64 or arm64", fit, len(nodes)))
 	}
 	return found, nil
 }
@@ -147,7 +147,7 @@ func nodeKind(ctx context.Context, c *Cluster) ([]Finding, error) {
 		if len(names) == len(nodes) {
 			of = failure
 		}
-		found = append(found, of(about, remedies[whose], "of %s, which takes no agent: unsupported, and functions there are only observed", whose))
+		found = append(found, of(about, remedies[whose], "%s cannot run the agent: it is not supported, and functions there are only observed", whose))
 	})
 	return found, nil
 }
@@ -171,7 +171,7 @@ func kubeletVersion(ctx context.Context, c *Cluster) ([]Finding, error) {
 	}
 	var found []Finding
 	old.each(func(is string, nodes []string, about Object) {
-		remedy := fmt.Sprintf("kubectl drain %s --ignore-daemonsets --delete-emptydir-data  # then have its kubelet be %s", nodes[0], short(leastKubernetes))
+		remedy := fmt.Sprintf("kubectl drain %s --ignore-daemonsets --delete-emptydir-data  # then upgrade its kubelet to %s", nodes[0], short(leastKubernetes))
 		switch {
 		case strings.Contains(is, "-gke."):
 			remedy = "gcloud container clusters upgrade <cluster> --node-pool <pool> --cluster-version " + short(leastKubernetes)
@@ -184,7 +184,7 @@ func kubeletVersion(ctx context.Context, c *Cluster) ([]Finding, error) {
 		found = append(found, warning(about, "kubectl describe node "+nodes[0], "not known: the kubelet's version is %q", is))
 	})
 	if fit > 0 {
-		found = append(found, fine(Object{Kind: "nodes"}, "the kubelets of %d of %d are %s or newer", fit, len(nodes), short(leastKubernetes)))
+		found = append(found, fine(Object{Kind: "nodes"}, "the kubelets of %d of %d nodes are %s or newer", fit, len(nodes), short(leastKubernetes)))
 	}
 	return found, nil
 }

@@ -122,7 +122,7 @@ func agents(ctx context.Context, c *Cluster) ([]Finding, error) {
 			"no ready agent: functions there run with what their owners configured"))
 	})
 	if len(without) == 0 {
-		found = append(found, fine(about, "ready on all of %d nodes that can have one", with))
+		found = append(found, fine(about, "an agent is ready on each of the %d nodes that can have one", with))
 	}
 	return found, nil
 }

@@ -28,12 +28,12 @@ var redisObject = Object{"deployment", settings.Namespace, redisName}
 var redisChecks = []Check{
 	{
 		ID: "redis-ready", run: redisReady, installed: true,
-		Looks: "Redis: are its pods available? One of your own is not looked at",
+		Looks: "Redis: are its pods available? A Redis of your own is not looked at",
 	},
 	{
 		ID: "redis-memory", run: redisMemory, installed: true,
-		Looks: "Redis' memory: does it refuse writes when it is full, and not evict; is its container's limit above `maxmemory`; how near is it, where the cluster has the metrics API?",
-		Fine:  "Redis is not ours",
+		Looks: "Redis' memory: does Redis refuse writes when it is full, and not evict; is its container's limit above `maxmemory`; how full is it, where the cluster has the metrics API?",
+		Fine:  "there is no Redis of Libra's to look at",
 	},
 }
 
@@ -76,9 +76,9 @@ func redisReady(ctx context.Context, c *Cluster) ([]Finding, error) {
 		return nil, err
 	}
 	if address == "" || strings.Contains(address, redisName+"."+settings.Namespace+".") {
-		return []Finding{failure(redisObject, applyLibra, "it is not there, and the resizer is told of %q: nothing is lent", address)}, nil
+		return []Finding{failure(redisObject, applyLibra, "it is not there, and the resizer's Redis is %q: nothing is lent", address)}, nil
 	}
-	return []Finding{fine(redisObject, "Redis is another, at %s, which is not looked at: a part that cannot use it says so in its log", address)}, nil
+	return []Finding{fine(redisObject, "Libra uses another Redis, at %s, which is not looked at: a part that cannot use it says so in its log", address)}, nil
 }
 
 func redisMemory(ctx context.Context, c *Cluster) ([]Finding, error) {
@@ -93,26 +93,26 @@ func redisMemory(ctx context.Context, c *Cluster) ([]Finding, error) {
 	container := d.Spec.Template.Spec.Containers[index]
 	var found []Finding
 	if policy := argument(container.Args, "--maxmemory-policy"); policy != "noeviction" {
-		found = append(found, failure(redisObject, applyLibra, "its maxmemory-policy is %q, want noeviction: a loan that is evicted is made twice", policy))
+		found = append(found, failure(redisObject, applyLibra, "its maxmemory-policy is %q, want noeviction: a loan whose record is evicted may be made twice", policy))
 	}
 	most, err := redisBytes(argument(container.Args, "--maxmemory"))
 	if err != nil {
-		return append(found, failure(redisObject, applyLibra, "%v: without a bound the kernel kills it", err)), nil
+		return append(found, failure(redisObject, applyLibra, "%v: Redis without a bound grows until the kernel kills it", err)), nil
 	}
 	limit := container.Resources.Limits.Memory().Value()
 	if limit > 0 && limit <= most {
 		found = append(found, failure(redisObject, fmt.Sprintf("kubectl -n %s set resources deployment %s --limits=memory=%dMi", settings.Namespace, redisName, most*10/7>>20),
-			"its container may use %s, want more than maxmemory, which is %s: the kernel kills it before it is full", container.Resources.Limits.Memory(), mebibytes(most)))
+			"its container may use %s, want more than maxmemory, which is %s: the kernel kills Redis before it is full", container.Resources.Limits.Memory(), mebibytes(most)))
 	}
 	uses, known, err := c.redisUses(ctx)
 	switch {
 	case err != nil:
 		return found, err
 	case !known:
-		return append(found, fine(redisObject, "maxmemory is %s; how much of it is used is not known, for want of the metrics API", mebibytes(most))), nil
+		return append(found, fine(redisObject, "maxmemory is %s; the cluster does not measure how much of it is used", mebibytes(most))), nil
 	case float64(uses) > fullOfRedis*float64(most):
-		return append(found, warning(redisObject, "kubectl -n libra-system edit deployment redis  # raise --maxmemory, and limits.memory to half as much again: docs/sizing.md",
-			"it uses %s, and maxmemory is %s: what does not fit is refused, and nothing is lent then", mebibytes(uses), mebibytes(most))), nil
+		return append(found, warning(redisObject, "kubectl -n libra-system edit deployment redis  # raise --maxmemory, and limits.memory to 1.5 times as much: docs/sizing.md",
+			"it uses %s, and maxmemory is %s: when it is full it refuses writes, and nothing is lent", mebibytes(uses), mebibytes(most))), nil
 	}
 	return append(found, fine(redisObject, "it uses %s, and maxmemory is %s", mebibytes(uses), mebibytes(most))), nil
 }

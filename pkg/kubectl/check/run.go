@@ -81,7 +81,7 @@ func (r Runner) wait(done <-chan struct{}, left func() []string) {
 		case <-done:
 			return
 		case <-ticker.C():
-			r.Progress(fmt.Sprintf("After %v still looking: %s", r.Clock.Since(began).Round(time.Second), strings.Join(left(), ", ")))
+			r.Progress(fmt.Sprintf("After %v these checks still run: %s", r.Clock.Since(began).Round(time.Second), strings.Join(left(), ", ")))
 		}
 	}
 }

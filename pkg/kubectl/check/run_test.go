@@ -77,7 +77,7 @@ func TestProgressNamesWhatStillRuns(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	clk.Step(quiet)
-	if line := <-lines; !strings.HasPrefix(line, "After 2s still looking: slow") {
+	if line := <-lines; !strings.HasPrefix(line, "After 2s these checks still run: slow") {
 		t.Errorf("it says %q", line)
 	}
 	close(release)

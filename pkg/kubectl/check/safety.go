@@ -25,8 +25,8 @@ var safetyChecks = []Check{
 	},
 	{
 		ID: "harvest-policies", run: harvestPolicies, installed: true,
-		Looks: "HarvestPolicies: is there one that no part accepts, or of which not all holds?",
-		Fine:  "all that HarvestPolicies say is accepted, and holds",
+		Looks: "HarvestPolicies: is there one that no part accepts, or that is only partly in force?",
+		Fine:  "every HarvestPolicy is accepted, and all of it is in force",
 	},
 	{
 		ID: "admission-policies", run: admissionPolicies, installed: true,
@@ -35,8 +35,8 @@ var safetyChecks = []Check{
 	},
 	{
 		ID: "critical-pods", run: criticalPods, installed: true,
-		Looks: "quotas in Libra's namespaces: some clusters take critical pods only with one, and another may be full",
-		Fine:  "Libra's namespaces take critical pods",
+		Looks: "quotas in Libra's namespaces: some clusters accept critical pods only in a namespace with a quota for them, and another quota may be full",
+		Fine:  "Libra's namespaces accept critical pods",
 	},
 }
 
@@ -78,7 +78,7 @@ func harvestPolicies(ctx context.Context, c *Cluster) ([]Finding, error) {
 		if accepted, inForce := told(v1alpha1.ConditionAccepted), told(v1alpha1.ConditionInForce); accepted != nil {
 			found = append(found, failure(about, edit, "refused: %s", accepted.Message))
 		} else if inForce != nil {
-			found = append(found, warning(about, edit, "not all of it holds: %s", inForce.Message))
+			found = append(found, warning(about, edit, "not all of it is in force: %s", inForce.Message))
 		}
 	}
 	return found, err
@@ -94,7 +94,7 @@ func admissionPolicies(ctx context.Context, c *Cluster) ([]Finding, error) {
 			if is, err := c.get(ctx, "", name, object); err != nil {
 				return found, err
 			} else if !is {
-				found = append(found, failure(Object{Kind: kind, Name: name}, applyLibra, "it is not there: the API server does not refuse what Libra is not to change"))
+				found = append(found, failure(Object{Kind: kind, Name: name}, applyLibra, "it is not there: the API server accepts what this policy is to refuse"))
 			}
 		}
 	}
@@ -118,13 +118,13 @@ func criticalPods(ctx context.Context, c *Cluster) ([]Finding, error) {
 			for name, hard := range q.Status.Hard {
 				if used, ok := q.Status.Used[name]; ok && used.Cmp(hard) >= 0 {
 					about := Object{"resourcequota", q.Namespace, q.Name}
-					found = append(found, failure(about, fmt.Sprintf("kubectl -n %s delete resourcequota %s", q.Namespace, q.Name), "it is full: %s of %s for %s, so that pods of Libra's are refused", used.String(), hard.String(), name))
+					found = append(found, failure(about, fmt.Sprintf("kubectl -n %s delete resourcequota %s", q.Namespace, q.Name), "it is full: %s of %s for %s, so the API server may refuse Libra's pods", used.String(), hard.String(), name))
 				}
 			}
 		}
 		if !ours {
 			found = append(found, warning(Object{"resourcequota", namespace, criticalQuota}, applyLibra,
-				"it is not there: some clusters refuse pods of the class %s in a namespace without one", "system-node-critical"))
+				"it is not there: some clusters refuse pods of the class %s in a namespace without such a quota", "system-node-critical"))
 		}
 	}
 	return found, nil

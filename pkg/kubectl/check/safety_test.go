@@ -20,7 +20,7 @@ func TestSettingsThatAreRefusedAreNamed(t *testing.T) {
 	got, err := configLibra(t.Context(), c)
 	want := []Finding{{
 		Severity: Error, Object: about, Remedy: "kubectl -n libra-system edit configmap config-libra",
-		Message: `refused: key "mode" of ConfigMap libra-system/config-libra: mode is "on", want observe, lend or full; until then it is "observe"`,
+		Message: `refused: key "mode" of ConfigMap libra-system/config-libra: mode is "on", want observe, lend or full; until it is corrected, "observe" applies`,
 	}}
 	if err != nil || !slices.Equal(got, want) {
 		t.Errorf("got\n%+v, %v, want\n%+v", got, err, want)
@@ -51,7 +51,7 @@ func TestPoliciesThatAreNotInForceAreNamed(t *testing.T) {
 	).Build()}
 	got, err := harvestPolicies(t.Context(), c)
 	want := []Finding{
-		{Severity: Warning, Object: Object{"harvestpolicy", "bounded", "default"}, Message: "not all of it holds: less", Remedy: "kubectl -n bounded edit harvestpolicy default"},
+		{Severity: Warning, Object: Object{"harvestpolicy", "bounded", "default"}, Message: "not all of it is in force: less", Remedy: "kubectl -n bounded edit harvestpolicy default"},
 		{Severity: Error, Object: Object{"harvestpolicy", "refused", "default"}, Message: "refused: none", Remedy: "kubectl -n refused edit harvestpolicy default"},
 	}
 	if err != nil || !slices.Equal(got, want) {

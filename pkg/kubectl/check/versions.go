@@ -33,15 +33,15 @@ var servingDeployments = []string{activatorName, "autoscaler", "controller", "we
 var versionChecks = []Check{
 	{
 		ID: "kubernetes-version", run: kubernetesVersion,
-		Looks: "the API server's version: 1.35 is the first with in-place resizes that are stable",
+		Looks: "the API server's version: 1.35 is the first with stable in-place resizes",
 	},
 	{
 		ID: "knative-version", run: knativeVersion,
-		Looks: "Knative Serving: is it there, and 1.23, all of its parts? Libra's activator is built from that version",
+		Looks: "Knative Serving: is it there, and are all of its parts 1.23? Libra's activator is built from that version",
 	},
 	{
 		ID: "kserve-version", run: kserveVersion,
-		Looks: "KServe: is it there, and 0.20? Without it the predictor is a plain Deployment",
+		Looks: "KServe: is it there, and is it 0.20? Without it the predictor is a plain Deployment",
 	},
 }
 
@@ -89,7 +89,7 @@ func knativeVersion(ctx context.Context, c *Cluster) ([]Finding, error) {
 		about := Object{"deployment", servingNamespace, name}
 		d := deployments[name]
 		if d == nil {
-			found = append(found, failure(about, applyKnative, "it is not there: Libra takes the place of Knative Serving's own activator"))
+			found = append(found, failure(about, applyKnative, "it is not there: Libra needs all of Knative Serving"))
 			continue
 		}
 		v, is := versionOf(d)
@@ -113,7 +113,7 @@ func knativeVersion(ctx context.Context, c *Cluster) ([]Finding, error) {
 const (
 	applyKnative = "kubectl apply -f https://github.com/knative/serving/releases/download/knative-v1.23.0/serving-crds.yaml" +
 		" && kubectl apply -f https://github.com/knative/serving/releases/download/knative-v1.23.0/serving-core.yaml"
-	keepStock = "# Keep the stock activator, until there is a Libra for this Knative. If Libra's runs:\n" + restoreStock
+	keepStock = "# Keep the stock activator until there is a Libra for this Knative. If Libra's activator runs, put the stock one back:\n" + restoreStock
 )
 
 // upgradeKnative says how to upgrade a Deployment of an older Knative to the supported one. It is a command only if that is all
@@ -173,7 +173,7 @@ func kserveVersion(ctx context.Context, c *Cluster) ([]Finding, error) {
 		return nil, err
 	} else if !found {
 		return []Finding{warning(about, "kubectl get deployments --all-namespaces --selector control-plane=kserve-controller-manager",
-			"not known: the cluster has InferenceServices, and this Deployment is not there")}, nil
+			"not known: the cluster has InferenceServices, but this Deployment is not there")}, nil
 	}
 	v, is := versionOf(d)
 	switch {
@@ -184,6 +184,6 @@ func kserveVersion(ctx context.Context, c *Cluster) ([]Finding, error) {
 		return []Finding{fine(about, "it is KServe %s", v)}, nil
 	default:
 		return []Finding{warning(about, "kubectl apply --server-side -f libra-predictor-plain.yaml  # in place of libra-predictor-kserve.yaml",
-			"it is KServe %s, and Libra is tested with %s; the plain predictor needs none", v, short(ofKServe))}, nil
+			"it is KServe %s, and Libra is tested with %s; the plain predictor needs no KServe", v, short(ofKServe))}, nil
 	}
 }

@@ -53,14 +53,14 @@ func (s Swap) imageBefore(ctx context.Context, d *appsv1.Deployment, image strin
 func (s Swap) checkVersion(d *appsv1.Deployment) error {
 	is := strings.TrimPrefix(d.Labels[versionLabel], "v")
 	if is == fromSource {
-		s.say("%s is of a Knative built from source (%s: %s): whether it is of %s cannot be told",
+		s.say("%s is from a Knative that was built from source (%s: %s): Libra cannot tell whether that is %s",
 			where, versionLabel, is, Supported)
 		return nil
 	}
 	if v, err := version.ParseGeneric(is); err == nil && v.Major() == Supported.Major() && v.Minor() == Supported.Minor() {
 		return nil
 	}
-	return fmt.Errorf("%s is of Knative Serving %q (its label %s), and this activator is for %s: use the release of Libra that is for your Knative",
+	return fmt.Errorf("%s is from Knative Serving %q (its label %s), and this activator is for %s: use the release of Libra for your Knative",
 		where, is, versionLabel, Supported)
 }
 
@@ -74,7 +74,7 @@ func (s Swap) checkRights(ctx context.Context) error {
 		}
 		switch err := s.Client.Get(ctx, key, o); {
 		case apierrors.IsNotFound(err):
-			return fmt.Errorf("there is no %s, by which Libra's activator sees pods and settings: apply libra.yaml and libra-activator.yaml (manifests/base and manifests/activator) first", kind)
+			return fmt.Errorf("there is no %s, without which Libra's activator cannot read pods and settings: apply libra.yaml and libra-activator.yaml (manifests/base and manifests/activator) first", kind)
 		case err != nil:
 			return fmt.Errorf("looking for the %s: %w", kind, err)
 		}

@@ -56,7 +56,7 @@ func (s Swap) disown(ctx context.Context) error {
 		return s.Client.Patch(ctx, d, client.RawPatch(types.JSONPatchType, patch), client.FieldOwner(FieldManager))
 	})
 	if err != nil {
-		return fmt.Errorf("giving up what Libra owns of %s: %w", where, err)
+		return fmt.Errorf("giving up the fields of %s that Libra owns: %w", where, err)
 	}
 	return nil
 }

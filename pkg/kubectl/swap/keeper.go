@@ -74,7 +74,7 @@ func (k *Keeper) Remedy(d *appsv1.Deployment, image string) string {
 
 // refusal says how to have the keeper run Libra's activator.
 func (k *Keeper) refusal(d *appsv1.Deployment, image string) error {
-	return fmt.Errorf("%s keeps %s and would put its image back, so that nothing was changed.\n\n%s", k.Name, where, k.Remedy(d, image))
+	return fmt.Errorf("%s manages %s and would put its image back, so nothing was changed.\n\n%s", k.Name, where, k.Remedy(d, image))
 }
 
 // removal says how to have the keeper run the stock activator.
@@ -82,7 +82,7 @@ func (k *Keeper) removal(d *appsv1.Deployment, current string) error {
 	if !IsLibras(d, current) {
 		return nil
 	}
-	return fmt.Errorf("%s keeps %s at %s, so that nothing was changed. Take this out of %s:\n\n%s",
+	return fmt.Errorf("%s manages %s and keeps it at %s, so nothing was changed. Remove this from %s:\n\n%s",
 		k.Name, where, current, k.into, k.stanza("<the stock activator's image>", current))
 }
 

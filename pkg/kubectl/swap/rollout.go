@@ -49,7 +49,7 @@ func Await(ctx context.Context, every, timeout time.Duration, tell func(left str
 		return left == "", nil
 	})
 	if wait.Interrupted(err) {
-		return fmt.Errorf("after %v: %s: %w", timeout, left, err)
+		return fmt.Errorf("waiting for up to %v: %s: %w", timeout, left, err)
 	}
 	return err
 }
@@ -64,7 +64,7 @@ func (s Swap) rollout(ctx context.Context, image string) (progress string, err e
 		return "", err
 	}
 	if current, err := ImageOf(d); err != nil || current != image {
-		return fmt.Sprintf("the image is %s by now, and not %s: somebody else has set it", current, image), err
+		return fmt.Sprintf("the image is now %s, not %s: somebody else has set it", current, image), err
 	}
 	if rolledOut(d) {
 		return "", nil

@@ -62,7 +62,7 @@ func (s Swap) Install(ctx context.Context, image string, extend func(*applycorev
 	}
 	if keeper := KeeperOf(d); keeper != nil {
 		if current, _ := ImageOf(d); current == image {
-			s.say("%s keeps %s at %s: nothing to change", keeper.Name, Name, image)
+			s.say("%s already keeps %s at %s: nothing to change", keeper.Name, Name, image)
 			return s.await(ctx, image)
 		}
 		return keeper.refusal(d, image)
@@ -72,16 +72,16 @@ func (s Swap) Install(ctx context.Context, image string, extend func(*applycorev
 		return nil
 	}
 	if before.running == image {
-		s.say("%s has the image %s already", where, image)
+		s.say("%s already has the image %s", where, image)
 	} else {
-		s.say("%s: from %s to %s", where, before.running, image)
+		s.say("changing the image of %s from %s to %s", where, before.running, image)
 	}
 	if err := s.set(ctx, image, before.stock, extend); err != nil {
 		return err
 	}
 	failure := s.await(ctx, image)
 	if failure == nil {
-		s.say("Libra's activator runs; the stock image is in the annotation %s", StockImageAnnotation)
+		s.say("Libra's activator runs; the annotation %s records the stock image", StockImageAnnotation)
 		return nil
 	}
 	return s.putBack(ctx, before, failure)
@@ -133,10 +133,10 @@ func (s Swap) Remove(ctx context.Context) error {
 		stock = current // somebody has put another there since, as an upgrade of Knative does
 	}
 	if s.DryRun {
-		s.say("would set the image of %s to %s, and take out what Libra wrote on it", where, stock)
+		s.say("would set the image of %s to %s, and remove what Libra wrote on it", where, stock)
 		return nil
 	}
-	s.say("%s: from %s to %s", where, current, stock)
+	s.say("changing the image of %s from %s to %s", where, current, stock)
 	return s.restore(ctx, stock)
 }
 
@@ -165,7 +165,7 @@ func (s Swap) say(format string, args ...any) {
 func (s Swap) deployment(ctx context.Context) (*appsv1.Deployment, error) {
 	var d appsv1.Deployment
 	if err := s.Client.Get(ctx, client.ObjectKey{Namespace: Namespace, Name: Name}, &d); err != nil {
-		return nil, fmt.Errorf("%s, which Knative Serving has, cannot be read: %w", where, err)
+		return nil, fmt.Errorf("reading %s, which is part of Knative Serving: %w", where, err)
 	}
 	return &d, nil
 }
@@ -201,7 +201,7 @@ func ImageOf(d *appsv1.Deployment) (string, error) {
 			return c.Image, nil
 		}
 	}
-	return "", fmt.Errorf("%s has no container %s: is this Knative Serving's?", where, Container)
+	return "", fmt.Errorf("%s has no container %s: it may not be Knative Serving's", where, Container)
 }
 
 // IsLibras reports whether an image of the Deployment is Libra's: one that Libra set and nobody has changed since, or one

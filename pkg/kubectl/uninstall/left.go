@@ -17,7 +17,7 @@ import (
 func (u Uninstall) tellLeft(ctx context.Context) error {
 	left, err := u.left(ctx)
 	if err != nil {
-		return fmt.Errorf("what is left: %w", err)
+		return fmt.Errorf("listing what is left of Libra: %w", err)
 	}
 	switch {
 	case u.DryRun:
@@ -60,14 +60,14 @@ func (u Uninstall) left(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	for _, o := range labelled {
-		left = append(left, fmt.Sprintf("%s has %s (--labels takes labels off)", describe(&o), strings.Join(librasLabels(&o), ", ")))
+		left = append(left, fmt.Sprintf("%s has %s (--labels removes labels)", describe(&o), strings.Join(librasLabels(&o), ", ")))
 	}
 	opted, err := u.revisions(ctx)
 	if err != nil {
 		return nil, err
 	}
 	if opted > 0 {
-		left = append(left, fmt.Sprintf("%d Revisions with Libra's labels and annotations, which mean nothing without it", opted))
+		left = append(left, fmt.Sprintf("%d Revisions with Libra's labels and annotations, which have no effect without Libra", opted))
 	}
 	told, err := u.toldActivator(ctx)
 	return append(left, told...), err
@@ -94,7 +94,7 @@ func (u Uninstall) toldActivator(ctx context.Context) ([]string, error) {
 	slices.Sort(told)
 	var left []string
 	if len(told) > 0 {
-		left = append(left, fmt.Sprintf("deployment/%s in %s has the variables %s: kubectl -n %s set env deployment/%s %s-",
+		left = append(left, fmt.Sprintf("deployment/%s in %s has the variables %s; to remove them: kubectl -n %s set env deployment/%s %s-",
 			d.Name, d.Namespace, strings.Join(told, ", "), d.Namespace, d.Name, strings.Join(told, "- ")))
 	}
 	for _, v := range d.Spec.Template.Spec.Volumes {

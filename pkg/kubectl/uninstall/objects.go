@@ -135,7 +135,7 @@ func (u Uninstall) removeDefinitions(ctx context.Context) error {
 				continue
 			}
 			if len(written) > 0 {
-				u.say("  %s stays, with what was written of it (--delete-policies has it go): %s", describe(&d), strings.Join(written, ", "))
+				u.say("  %s stays, because users wrote objects of it (--delete-policies deletes both): %s", describe(&d), strings.Join(written, ", "))
 				continue
 			}
 		}
@@ -193,7 +193,7 @@ func (u Uninstall) labels(ctx context.Context) error {
 			return err
 		}
 		if err := u.Client.Patch(ctx, &o, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(swap.FieldManager)); err != nil {
-			return fmt.Errorf("taking labels from %s: %w", describe(&o), err)
+			return fmt.Errorf("removing labels from %s: %w", describe(&o), err)
 		}
 	}
 	return nil

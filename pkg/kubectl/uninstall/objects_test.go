@@ -112,7 +112,7 @@ func TestOnlyWhatIsShippedIsRemoved(t *testing.T) {
 	want := []string{
 		"customresourcedefinition/placementpolicies.libra.dev",
 		"clusterrole/libra-team, which is not labelled as Libra's",
-		"namespace/shop has libra.dev/source (--labels takes labels off)",
+		"namespace/shop has libra.dev/source (--labels removes labels)",
 	}
 	if diff := cmp.Diff(want, left); diff != "" {
 		t.Errorf("left (-want +got):\n%s", diff)

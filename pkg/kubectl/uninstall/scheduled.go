@@ -50,7 +50,7 @@ func (u Uninstall) refuseScheduled(ctx context.Context) error {
 	if len(revisions)+len(others) == 0 {
 		return nil
 	}
-	refusal := fmt.Sprintf("nothing was changed: the scheduler %s goes with Libra, and new pods that name it would wait for it for ever", scheduler)
+	refusal := fmt.Sprintf("nothing was changed: the scheduler %s would be removed with Libra, and new pods that name it would wait for it forever", scheduler)
 	if len(revisions) > 0 {
 		refusal += fmt.Sprintf(". Revisions (%d): %s. Take schedulerName out of the templates of their Services, and run this again when no traffic goes to these Revisions any more",
 			len(revisions), first(revisions))

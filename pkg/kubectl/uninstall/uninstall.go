@@ -51,14 +51,14 @@ func (u Uninstall) Run(ctx context.Context) error {
 	}
 	activator := swap.Swap{Client: u.Client, Out: u.Out, Timeout: u.Timeout, DryRun: u.DryRun}
 	for _, step := range []step{
-		{"nothing new is lent: max-mode observe in " + settings.ConfigMap, u.observe},
-		{"every pod gets back what it is owed", u.awaitWhole},
-		{"the stock activator comes back", activator.Remove},
-		{"Libra's activators finish their requests", u.awaitActivators},
-		{"the resizer goes", u.remover(&appsv1.Deployment{}, settings.Namespace, settings.Resizer)},
-		{"the agents go, and their files on the nodes", u.remover(&appsv1.DaemonSet{}, settings.AgentNamespace, settings.Agent)},
-		{"the namespace of the agents goes", u.remover(&corev1.Namespace{}, "", settings.AgentNamespace)},
-		{"the namespace of all else goes", u.remover(&corev1.Namespace{}, "", settings.Namespace)},
+		{"stop new loans, with max-mode observe in " + settings.ConfigMap, u.observe},
+		{"wait until every pod has what it is owed", u.awaitWhole},
+		{"restore the stock activator", activator.Remove},
+		{"wait until Libra's activators have finished their requests", u.awaitActivators},
+		{"remove the resizer", u.remover(&appsv1.Deployment{}, settings.Namespace, settings.Resizer)},
+		{"remove the agents, and their files on the nodes", u.remover(&appsv1.DaemonSet{}, settings.AgentNamespace, settings.Agent)},
+		{"remove the namespace of the agents", u.remover(&corev1.Namespace{}, "", settings.AgentNamespace)},
+		{"remove the namespace of everything else", u.remover(&corev1.Namespace{}, "", settings.Namespace)},
 	} {
 		if err := u.take(ctx, step); err != nil {
 			return err
@@ -67,10 +67,10 @@ func (u Uninstall) Run(ctx context.Context) error {
 	// No part of Libra runs any more, and these steps do not wait for one another.
 	var errs []error
 	for _, step := range []step{
-		{"rights and policies go", u.removeShipped},
-		{"definitions go", u.removeDefinitions},
-		{"labels", u.labels},
-		{"the check's Job goes", u.removeCheck},
+		{"remove rights and policies", u.removeShipped},
+		{"remove definitions", u.removeDefinitions},
+		{"remove labels, if --labels is set", u.labels},
+		{"remove the check's Job", u.removeCheck},
 	} {
 		errs = append(errs, u.take(ctx, step))
 	}
@@ -192,9 +192,9 @@ func (u Uninstall) removeJob(ctx context.Context) error {
 			continue
 		}
 		if err := u.Client.Patch(ctx, &o, client.RawPatch(types.MergePatchType, owner), client.FieldOwner(swap.FieldManager)); err != nil {
-			return fmt.Errorf("having %s go with the namespace %s: %w", describe(&o), Job, err)
+			return fmt.Errorf("making the namespace %s the owner of %s: %w", Job, describe(&o), err)
 		}
 	}
-	u.say("- the namespace %s goes, and this Job with it", Job)
+	u.say("- remove the namespace %s, and this Job with it", Job)
 	return u.Client.Delete(ctx, &ns)
 }

@@ -49,7 +49,7 @@ func (u Uninstall) awaitWhole(ctx context.Context) error {
 		for _, a := range away {
 			why = append(why, fmt.Sprintf("%s: %s", a.pod, a.why))
 		}
-		return fmt.Sprintf("%d pods have other limits than their Revisions; deleting a pod is a remedy, too: %s", len(away), strings.Join(why, "; ")), nil
+		return fmt.Sprintf("%d pods have other limits than their Revisions; deleting such a pod helps, too: %s", len(away), strings.Join(why, "; ")), nil
 	})
 }
 

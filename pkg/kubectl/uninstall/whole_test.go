@@ -56,7 +56,7 @@ func TestAPodIsWholeWhenLibraHasLeftItsRevisionsLimits(t *testing.T) {
 		"that has ended":                   {in(resized(actuate.FieldManager, "2", "2"), corev1.PodSucceeded), true},
 	} {
 		err := Uninstall{Client: cluster(t, c.pod).Build(), Out: io.Discard}.awaitWhole(t.Context())
-		if (err == nil) != c.whole || err != nil && !strings.Contains(err.Error(), "1 pods have other limits than their Revisions; deleting a pod is a remedy, too: shop/p: its limits") {
+		if (err == nil) != c.whole || err != nil && !strings.Contains(err.Error(), "1 pods have other limits than their Revisions; deleting such a pod helps, too: shop/p: its limits") {
 			t.Errorf("%s: it says %v", name, err)
 		}
 	}

@@ -40,7 +40,7 @@ func judge(out io.Writer, output []byte, packages int) error {
 		fmt.Fprintln(out, line)
 	}
 	if !done || ended != packages {
-		errs = append(errs, fmt.Errorf("the tests of %d packages were to run, and %d ended", packages, ended))
+		errs = append(errs, fmt.Errorf("the tests of %d packages were to run, but %d ended", packages, ended))
 	}
 	return errors.Join(errs...)
 }

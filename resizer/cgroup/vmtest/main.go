@@ -90,7 +90,7 @@ func build(ctx context.Context, dir, image, module string, arguments, packages [
 		}
 		content, err := os.ReadFile(path)
 		if err != nil {
-			return fmt.Errorf("building %s: %w (has it tests?)", command[len(command)-1], err)
+			return fmt.Errorf("building %s: %w (does it have tests?)", command[len(command)-1], err)
 		}
 		if err := os.Remove(path); err != nil {
 			return err

@@ -56,7 +56,7 @@ func main() {
 		ctrl.Log.Info("the agent takes more CPU than it needs to", "reason", slackErr.Error())
 	}
 	if err := run(o); err != nil {
-		ctrl.Log.Error(err, "the agent ends")
+		ctrl.Log.Error(err, "the agent exits because of an error")
 		os.Exit(1)
 	}
 }
@@ -121,7 +121,7 @@ func run(o options) error {
 	}
 
 	if o.threshold != 0 {
-		ctrl.Log.Info("--threshold is ignored: safeguardPercent of HarvestPolicies is in its place", "threshold", o.threshold)
+		ctrl.Log.Info("--threshold is ignored: safeguardPercent of HarvestPolicies replaces it", "threshold", o.threshold)
 	}
 	clients, err := kubernetes.NewForConfig(config)
 	if err != nil {
@@ -131,7 +131,7 @@ func run(o options) error {
 	if err != nil {
 		return fmt.Errorf("making a client that reads HarvestPolicies: %w", err)
 	}
-	live, err := settings.NewLive(clients, objects, func(err error) { ctrl.Log.WithName("settings").Error(err, "a setting is not taken") })
+	live, err := settings.NewLive(clients, objects, func(err error) { ctrl.Log.WithName("settings").Error(err, "some settings may not take effect") })
 	if err != nil {
 		return err
 	}

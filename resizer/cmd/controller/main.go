@@ -79,11 +79,11 @@ func main() {
 	if leaseLost(err) {
 		// Kubernetes would back off before it restarts the container, for up to five minutes; and an API
 		// server that stalls takes the lease from every replica.
-		ctrl.Log.Info("the lease could not be renewed in time: beginning anew in the same container")
+		ctrl.Log.Info("could not renew the lease in time: restarting the process in the same container")
 		err = beginAnew()
 	}
 	if err != nil {
-		ctrl.Log.Error(err, "the resizer ends")
+		ctrl.Log.Error(err, "the resizer exits because of an error")
 		os.Exit(1)
 	}
 }
@@ -99,7 +99,7 @@ func beginAnew() error {
 	if err == nil {
 		err = unix.Exec(program, os.Args, os.Environ())
 	}
-	return fmt.Errorf("beginning anew: %w", err)
+	return fmt.Errorf("restarting the process: %w", err)
 }
 
 func parse() options {
@@ -144,7 +144,7 @@ func follow(config *rest.Config) (*settings.Live, error) {
 		return nil, fmt.Errorf("making the client that reads HarvestPolicies: %w", err)
 	}
 	log := ctrl.Log.WithName("settings")
-	return settings.NewLive(client, objects, func(err error) { log.Error(err, "a setting was refused") })
+	return settings.NewLive(client, objects, func(err error) { log.Error(err, "some settings may not take effect") })
 }
 
 // leaderOrNot runs in every replica: one that takes over must know the settings at once.
@@ -230,7 +230,7 @@ func run(o options) error {
 
 	synced := func(r *http.Request) error {
 		if !mgr.GetCache().WaitForCacheSync(r.Context()) {
-			return errors.New("pods, Revisions, Nodes and ResourceQuotas have not all been listed yet; see the log for what may not be read")
+			return errors.New("still listing pods, Revisions, Nodes and ResourceQuotas; the log names any refusal")
 		}
 		return nil
 	}

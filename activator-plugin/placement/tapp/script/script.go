@@ -42,10 +42,10 @@ type Tag struct {
 func Convert(text []byte, o Options) ([]Tag, error) {
 	var document yaml.Node
 	if err := yaml.Unmarshal(text, &document); err != nil {
-		return nil, fmt.Errorf("it is no YAML: %w", err)
+		return nil, fmt.Errorf("the script is not YAML: %w", err)
 	}
 	if len(document.Content) == 0 {
-		return nil, errors.New(`it is empty, want tags such as "- default: [...]"`)
+		return nil, errors.New(`the script is empty, want tags such as "- default: [...]"`)
 	}
 	r := &reader{Options: o}
 	tags := r.script(document.Content[0])
@@ -118,10 +118,10 @@ func (r *reader) script(n *yaml.Node) []Tag {
 			}
 		}
 		if len(of) == 0 {
-			r.refuse(entry, "there is no tag, want its name with a list of blocks, such as %q", "- default: [...]")
+			r.refuse(entry, "the entry has no tag, want the name of a tag with a list of blocks, such as %q", "- default: [...]")
 		}
 		if len(of) > 1 && (strategy != nil || followup != nil) {
-			r.refuse(entry, "strategy and followup are of one tag and there are %d here, want an entry of the list for each", len(of))
+			r.refuse(entry, "strategy and followup apply to one tag, but the entry has %d, want a list entry for each tag", len(of))
 		}
 		for _, f := range of {
 			tag := r.tag(f, strategy, followup)
@@ -199,7 +199,7 @@ func (r *reader) block(at *yaml.Node, fields []field, ofTag func(*field)) v1alph
 		case "followup":
 			ofTag(&f)
 		default:
-			r.refuse(f.at, "a block has no %q, want controller, topology_tolerance, workers, strategy, invalidate or followup", f.key)
+			r.refuse(f.at, "a block has no field %q, want controller, topology_tolerance, workers, strategy, invalidate or followup", f.key)
 		}
 	}
 	if b.Workers == nil {
@@ -214,7 +214,7 @@ func (r *reader) block(at *yaml.Node, fields []field, ofTag func(*field)) v1alph
 			})
 		}
 	case tolerance != nil:
-		r.refuse(tolerance.at, "topology_tolerance says who stands in for a controller, want a controller beside it")
+		r.refuse(tolerance.at, "topology_tolerance has no controller to apply to, want a controller in the same block")
 	}
 	return b
 }
@@ -226,7 +226,7 @@ func (r *reader) worker(n *yaml.Node) v1alpha1.Worker {
 	for _, f := range fields {
 		switch {
 		case f.key == "wrk" && set:
-			r.refuse(f.at, "a worker is either a wrk or a set, want an entry of the list for each")
+			r.refuse(f.at, "a worker is either a wrk or a set, want a list entry for each")
 		case f.key == "wrk" && f.value.Value == "":
 			r.refuse(f.at, "the wrk has no label, want one")
 		case f.key == "wrk" && r.NodeNames:
@@ -243,13 +243,13 @@ func (r *reader) worker(n *yaml.Node) v1alpha1.Worker {
 		case f.key == "strategy" && set:
 			w.Strategy = r.strategy(f)
 		case f.key == "strategy":
-			r.refuse(f.at, "a wrk has no strategy, want it beside workers, where it is the block's")
+			r.refuse(f.at, "a wrk cannot have a strategy, want strategy beside workers, where it applies to the block")
 		default:
-			r.refuse(f.at, "a worker has no %q, want wrk or set, invalidate, and with set strategy; what is the block's stands beside workers", f.key)
+			r.refuse(f.at, "a worker has no field %q, want wrk or set, invalidate, and strategy with a set; fields of the block belong beside workers", f.key)
 		}
 	}
 	if w.Node == "" && w.Set == nil {
-		r.refuse(n, "the worker is neither wrk nor set")
+		r.refuse(n, "the worker is neither a wrk nor a set")
 	}
 	return w
 }

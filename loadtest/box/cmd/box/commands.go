@@ -26,9 +26,9 @@ func newRoot() *cobra.Command {
 		Long: `box builds and runs a Kubernetes of one or several nodes, with Knative Serving, Istio,
 KServe and Redis's image, on one Linux machine: no Docker, no systemd, no registry.
 
-It keeps everything that it builds in ` + layout.CacheEnv + ` (libra-box in the user's
+The box keeps everything that it builds in ` + layout.CacheEnv + ` (libra-box in the user's
 cache folder), and everything of one run in ` + layout.StateEnv + ` (/var/lib/libra-box).
-A run has its own namespaces, which "box down" ends. It leaves nothing else but the
+A run has its own namespaces, which "box down" ends. A run leaves nothing else except the
 empty lock file of the box commands, in /run.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
@@ -75,7 +75,7 @@ func newBuild() *cobra.Command {
 		Short: "Build or fetch everything that runs on the box",
 		Long: `build compiles Kubernetes, containerd, Knative, Istio, Kourier, KServe and the tools from
 their Go modules, makes their images, and installs the Debian packages that
-they need to run. It leaves alone what is there already and would be the same.
+they need to run. It builds nothing again that would be the same.
 
 With --images it builds only what a load test on another cluster needs: k6, and
 Libra's own images for "box push".`,
@@ -135,9 +135,9 @@ func newUp() *cobra.Command {
 		Use:   "up",
 		Short: "Start the box and install Knative, Istio and KServe on it",
 		Long: `up starts the nodes, imports the images and installs the stack. It leaves a running box
-alone if it has the nodes and parts asked for, is whole, and was started from what
-"box build" last made; it removes any other first. It starts nothing before it has found
-all that it needs.
+alone if the box has the requested nodes and parts, is healthy, and was started from what
+"box build" last made; it removes any other box first. It starts nothing until it has
+checked that all that it needs is there.
 
 --without kserve leaves out KServe, and --ingress kourier makes Kourier Knative's
 ingress, in place of Istio.
@@ -186,7 +186,7 @@ func newDown() *cobra.Command {
 	return &cobra.Command{
 		Use:   "down",
 		Short: "Stop the box and remove everything it made",
-		Long: `down ends the box's processes, whatever state they are in, and removes its
+		Long: `down ends the box's processes, whatever their state, and removes its
 namespaces, mounts, links, routes, firewall rules, cgroups and files. The logs
 of the last run stay. Without a box it does nothing.`,
 		Args: cobra.NoArgs,
@@ -237,7 +237,7 @@ has containerd, kubelet and kube-proxy.`,
 				if err := (cluster.Cluster{Layout: l, Log: log}).Restart(cmd.Context(), node, args[0]); err != nil {
 					return err
 				}
-				done("%s was started again", args[0])
+				done("restarted %s", args[0])
 				return nil
 			})
 		},
@@ -345,7 +345,7 @@ func newPath() *cobra.Command {
 			return looking(cmd, func(c cluster.Cluster) error {
 				path := c.Layout.Bin(args[0])
 				if info, err := os.Stat(path); err != nil || info.IsDir() {
-					return fmt.Errorf("there is no %s: \"box build\" makes what the box has, if it is of these", path)
+					return fmt.Errorf("there is no %s: if it is one of the box's binaries, \"box build\" makes it", path)
 				}
 				fmt.Fprintln(cmd.OutOrStdout(), path)
 				return nil
@@ -362,7 +362,7 @@ func newLoad() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "load",
 		Short: "Build Libra's own images from the repository and put them on the box",
-		Long: `load builds Libra's own images and puts on the box those that it lacks.
+		Long: `load builds Libra's own images and imports those that the box lacks.
 
 ` + withHelp,
 		Args: cobra.NoArgs,
@@ -407,7 +407,7 @@ which each node pulls its own.
 		},
 	}
 	cmd.Flags().StringSliceVar(&archs, "arch", []string{runtime.GOARCH}, "architectures of the cluster's nodes, any of "+strings.Join(stack.Architectures(), ", "))
-	cmd.Flags().StringVar(&to, "to", "", "repository to push to, as registry/path; each image is named below it")
+	cmd.Flags().StringVar(&to, "to", "", "repository to push to, as registry/path; the name of each image follows it")
 	outFlags(cmd, &with, &out)
 	cobra.CheckErr(cmd.MarkFlagRequired("to"))
 	return cmd
@@ -417,8 +417,8 @@ const withHelp = `With "--with vpa" it also builds what loadtest/vpa installs: t
 the updater of Kubernetes' vertical pod autoscaler, and the metrics server. It
 writes upstream's definitions and roles for them beside --out, as
 ` + stack.VPAObjects + `: apply that file before loadtest/vpa. With "--with scheduler" it
-also builds Libra's scheduler, for manifests/scheduler: that contains Kubernetes,
-so the first build takes minutes.`
+also builds Libra's scheduler, for manifests/scheduler. The scheduler contains Kubernetes,
+so its first build takes minutes.`
 
 func outFlags(cmd *cobra.Command, with *[]string, out *string) {
 	cmd.Flags().StringSliceVar(with, "with", nil, "images to add to Libra's own, any of "+strings.Join(stack.Extras(), ", "))

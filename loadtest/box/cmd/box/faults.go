@@ -33,7 +33,7 @@ func newFault(use, short, long, said string, do func(c cluster.Cluster, cmd *cob
 func newNodeStop() *cobra.Command {
 	return newFault("node-stop", "Stop a worker and everything on it",
 		"node-stop ends a worker at once, as when its machine loses power. Kubernetes is not told.",
-		"%s is gone", func(c cluster.Cluster, cmd *cobra.Command, node string) error { return c.StopNode(cmd.Context(), node) })
+		"%s is stopped", func(c cluster.Cluster, cmd *cobra.Command, node string) error { return c.StopNode(cmd.Context(), node) })
 }
 
 func newNodeStart() *cobra.Command {
@@ -46,13 +46,13 @@ func newNodeStart() *cobra.Command {
 
 func newLinkDown() *cobra.Command {
 	return newFault("link-down", "Cut a worker's link to the other nodes",
-		"link-down cuts a worker off: what is sent to it is silently lost, and nothing leaves it.",
+		"link-down cuts a worker off: packets to it are silently lost, and none leave it.",
 		"%s is cut off", func(c cluster.Cluster, _ *cobra.Command, node string) error { return c.SetLink(node, false) })
 }
 
 func newLinkUp() *cobra.Command {
 	return newFault("link-up", "Restore a worker's link", "link-up undoes link-down.",
-		"%s is there again", func(c cluster.Cluster, _ *cobra.Command, node string) error { return c.SetLink(node, true) })
+		"the link of %s is up again", func(c cluster.Cluster, _ *cobra.Command, node string) error { return c.SetLink(node, true) })
 }
 
 // newLinkDelay does not hold the box's lock: other commands can run beside it.

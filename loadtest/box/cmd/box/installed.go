@@ -60,7 +60,7 @@ func stale(l layout.Layout, parts []string) (string, error) {
 		return "", err
 	}
 	if len(is.Parts) == 0 {
-		return "it was not installed to the end", nil
+		return "its installation did not finish", nil
 	}
 	if !slices.Equal(is.Parts, parts) {
 		return fmt.Sprintf("it has %s, not %s", strings.Join(is.Parts, ", "), strings.Join(parts, ", ")), nil
@@ -70,7 +70,7 @@ func stale(l layout.Layout, parts []string) (string, error) {
 		return "", err
 	}
 	if is.Built != digest {
-		return "what it was started from has been built anew since", nil
+		return "its binaries, images or manifests have been rebuilt since it was started", nil
 	}
 	return "", nil
 }
@@ -88,7 +88,7 @@ func built(l layout.Layout) (string, error) {
 			return "", err
 		}
 		if len(found) == 0 {
-			return "", fmt.Errorf("nothing is at %s: run `box build`", pattern)
+			return "", fmt.Errorf("no file matches %s: run `box build`", pattern)
 		}
 		paths = append(paths, found...)
 	}

@@ -44,7 +44,7 @@ func TestStale(t *testing.T) {
 	if err := os.Remove(installedPath(l)); err != nil {
 		t.Fatal(err)
 	}
-	want("before the end of the installation", "not installed to the end")
+	want("before the end of the installation", "its installation did not finish")
 	if err := noteInstalled(l, parts); err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +58,7 @@ func TestStale(t *testing.T) {
 	want("other images of Libra's and tools", "")
 	for _, path := range []string{build.StampPath(l.Bin("kubelite")), pilot, manifest} {
 		write(path, "v2")
-		want("another "+filepath.Base(path), "built anew")
+		want("another "+filepath.Base(path), "have been rebuilt")
 		write(path, "v1")
 		want("the same "+filepath.Base(path), "")
 	}

@@ -47,7 +47,7 @@ its output until it powers the machine off. It needs no box, and can run beside 
 			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), limit)
 			defer cancel()
-			log("booting, with kubelet %s and %s; what the kernel and systemd say is in %s", machine.Kubelets[o.Kubelet], o.Runtime, console)
+			log("booting with kubelet %s and %s; the output of the kernel and systemd is in %s", machine.Kubelets[o.Kubelet], o.Runtime, console)
 			if err := m.Boot(ctx, cmd.OutOrStdout(), console); err != nil {
 				return err
 			}

@@ -22,8 +22,8 @@ func newRelease() *cobra.Command {
 		Use:   "release",
 		Short: "Build the images of a release from the repository, as any user",
 		Long: `release builds an image of each of Libra's parts, for all the architectures, in an
-OCI image layout: images in the folder --out. Beside it, it writes images.json, the
-reference of each image by digest, and components.json, what is in each image.
+OCI image layout: images in the folder --out. Beside the layout it writes images.json, with
+the reference of each image by digest, and components.json, with the contents of each image.
 
 It needs neither root nor Docker, only Go and some Debian packages, which it names
 if they are missing. The same sources give the same digests.`,
@@ -74,12 +74,12 @@ if they are missing. The same sources give the same digests.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&r.Registry, "registry", "", "where the images will be, as registry/path; each is named below it")
+	f.StringVar(&r.Registry, "registry", "", "where the images will be, as registry/path; the name of each image follows it")
 	f.StringVar(&r.Version, "version", "", "version of the release, and tag of its images")
 	f.StringSliceVar(&r.Architectures, "arch", stack.Architectures(), "architectures to build the images for, any of "+strings.Join(stack.Architectures(), ", "))
 	f.StringVar(&r.Out, "out", "dist", "folder to write to")
-	f.StringVar(&archive, "archive", "", "also write all images to this one tar, for \"kind load image-archive\"")
+	f.StringVar(&archive, "archive", "", "also write all images to this tar file, for \"kind load image-archive\"")
 	f.BoolVar(&push, "push", false, "also push the images to the registry, with the credentials of your own Docker configuration")
-	f.BoolVar(&lock, "lock", false, "only rewrite predictor/debian.lock, the Debian packages under the predictor")
+	f.BoolVar(&lock, "lock", false, "only rewrite predictor/debian.lock, which pins the Debian packages under the predictor")
 	return cmd
 }

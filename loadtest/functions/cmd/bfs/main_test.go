@@ -64,13 +64,13 @@ func TestWorkFindsWhatAQueueDoes(t *testing.T) {
 
 func TestWorkRefuses(t *testing.T) {
 	for body, want := range map[string]string{
-		`{`:               "no graph specification",
+		`{`:               "not a graph specification",
 		`{"kind":"star"}`: "kind",
 		`{"kind":"hubs","nodes":9,"parts":1,"edges":9}`:                        "starts has 0",
 		`{"kind":"hubs","nodes":9,"parts":1,"edges":9,"starts":[0,9]}`:         "starts[1] is 9",
 		`{"kind":"hubs","nodes":9,"parts":1,"edges":9,"starts":[-1]}`:          "starts[0] is -1",
 		`{"kind":"hubs","nodes":9,"parts":4,"edges":9,"starts":[1]}`:           "parts",
-		`{"kind":"hubs","nodes":9,"parts":1,"edges":9,"starts":[99999999999]}`: "no graph specification",
+		`{"kind":"hubs","nodes":9,"parts":1,"edges":9,"starts":[99999999999]}`: "not a graph specification",
 	} {
 		_, err := work(context.Background(), []byte(body))
 		if !errors.As(err, &server.BadRequestError{}) || !strings.Contains(err.Error(), want) {

@@ -67,7 +67,7 @@ func work(ctx context.Context, body []byte) (any, error) {
 	}
 	sequences, err := parse(body)
 	if err != nil {
-		return nil, server.BadRequestError{Err: fmt.Errorf("the body is no FASTA file: %w", err)}
+		return nil, server.BadRequestError{Err: fmt.Errorf("the body is not a FASTA file: %w", err)}
 	}
 	did, _, err := visualize(ctx, sequences, parallel.Workers(len(body), basesPerWorker))
 	return did, err

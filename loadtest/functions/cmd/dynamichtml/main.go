@@ -43,7 +43,7 @@ type renderer struct{ store *storeapi.Client }
 func (r renderer) work(ctx context.Context, body []byte) (any, error) {
 	var o order
 	if err := json.Unmarshal(body, &o); err != nil {
-		return nil, server.BadRequestError{Err: fmt.Errorf("the body is no order of a page: %w", err)}
+		return nil, server.BadRequestError{Err: fmt.Errorf("the body does not describe a page: %w", err)}
 	}
 	page := &page{}
 	if err := header.Execute(page, o.Title); err != nil {

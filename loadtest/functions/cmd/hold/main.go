@@ -32,11 +32,11 @@ func work(ctx context.Context, body []byte) (any, error) {
 	var mib int
 	var text string
 	if _, err := fmt.Sscanf(string(body), "%d %s", &mib, &text); err != nil {
-		return nil, server.BadRequestError{Err: fmt.Errorf("the body is %.40q; it must be mebibytes and a time, such as \"150 4s\": %w", body, err)}
+		return nil, server.BadRequestError{Err: fmt.Errorf("the body is %.40q; it must be a number of MiB and a duration, such as \"150 4s\": %w", body, err)}
 	}
 	last, err := time.ParseDuration(text)
 	if err != nil || mib < 1 || mib > mostMiB || last <= 0 || last > longest {
-		return nil, server.BadRequestError{Err: fmt.Errorf("the body is %.40q; it must be 1 to %d mebibytes and at most %v", body, mostMiB, longest)}
+		return nil, server.BadRequestError{Err: fmt.Errorf("the body is %.40q; it must be 1 to %d MiB and a duration above 0, at most %v", body, mostMiB, longest)}
 	}
 	// Not on Go's heap, which would keep the memory for the next request.
 	memory, err := unix.Mmap(-1, 0, mib*mebibyte, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)

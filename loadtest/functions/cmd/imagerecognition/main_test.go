@@ -57,7 +57,7 @@ func TestConvolutionIsItsDefinition(t *testing.T) {
 
 func TestWorkRefuses(t *testing.T) {
 	_, err := (&network{}).work(context.Background(), []byte("hello"))
-	if !errors.As(err, &server.BadRequestError{}) || !strings.Contains(err.Error(), "no JPEG picture") {
+	if !errors.As(err, &server.BadRequestError{}) || !strings.Contains(err.Error(), "not a JPEG picture") {
 		t.Errorf("got %v, want a bad request", err)
 	}
 }

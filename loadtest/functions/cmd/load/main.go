@@ -68,7 +68,7 @@ func main() {
 
 func (l *load) validate() error {
 	if len(l.urls) == 0 {
-		return errors.New("no URL is given; want one of each function, as http://compression.shop")
+		return errors.New("no URL: name one for each function, such as http://compression.shop")
 	}
 	if l.bytes < 1 || l.bytes > mostBytes {
 		return fmt.Errorf("-bytes is %d; it must be from 1 to %d", l.bytes, mostBytes)

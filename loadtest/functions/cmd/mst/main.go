@@ -35,7 +35,7 @@ type result struct {
 func work(ctx context.Context, body []byte) (any, error) {
 	var s graph.Spec
 	if err := json.Unmarshal(body, &s); err != nil {
-		return nil, server.BadRequestError{Err: fmt.Errorf("the body is no graph specification: %w", err)}
+		return nil, server.BadRequestError{Err: fmt.Errorf("the body is not a graph specification: %w", err)}
 	}
 	if err := s.Validate(); err != nil {
 		return nil, server.BadRequestError{Err: err}

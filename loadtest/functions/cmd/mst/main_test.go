@@ -74,7 +74,7 @@ func TestWorkFindsWhatKruskalDoes(t *testing.T) {
 
 func TestWorkRefuses(t *testing.T) {
 	for body, want := range map[string]string{
-		`{`:                         "no graph specification",
+		`{`:                         "not a graph specification",
 		`{"seed":1,"kind":"star"}`:  "kind",
 		`{"kind":"hubs","nodes":0}`: "nodes",
 		`{"kind":"hubs","nodes":9,"parts":1,"edges":8}`: "edges",

@@ -48,12 +48,12 @@ func TestWorkIsTheSameEachTime(t *testing.T) {
 
 func TestWorkRefuses(t *testing.T) {
 	for body, want := range map[string]string{
-		`{`: "no graph specification",
+		`{`: "not a graph specification",
 		`{"nodes":0,"edges":1,"damping":0.85,"tolerance":1e-6}`:         "nodes",
 		`{"nodes":9,"edges":99999999,"damping":0.85,"tolerance":1e-6}`:  "edges",
 		`{"nodes":9,"edges":9,"damping":1.5,"tolerance":1e-6}`:          "damping",
 		`{"nodes":9,"edges":9,"damping":0.85,"tolerance":0}`:            "tolerance",
-		`{"seed":-1,"nodes":9,"edges":9,"damping":0.8,"tolerance":0.1}`: "no graph specification",
+		`{"seed":-1,"nodes":9,"edges":9,"damping":0.8,"tolerance":0.1}`: "not a graph specification",
 	} {
 		_, err := work(context.Background(), []byte(body))
 		if !errors.As(err, &server.BadRequestError{}) || !strings.Contains(err.Error(), want) {

@@ -43,9 +43,9 @@ func TestWorkTakesPicturesSmallerThanItsThumbnails(t *testing.T) {
 
 func TestWorkRefuses(t *testing.T) {
 	for want, body := range map[string][]byte{
-		"no JPEG picture": []byte("GIF89a"),
-		"4096 x 4096":     jpegOf(t, 4096, 4096),
-		"8 x 100":         jpegOf(t, 8, 100),
+		"not a JPEG picture": []byte("GIF89a"),
+		"4096 x 4096":        jpegOf(t, 4096, 4096),
+		"8 x 100":            jpegOf(t, 8, 100),
 	} {
 		_, err := work(context.Background(), body)
 		if !errors.As(err, &server.BadRequestError{}) || !strings.Contains(err.Error(), want) {

@@ -46,7 +46,7 @@ func (u uploader) work(ctx context.Context, body []byte) (any, error) {
 		return nil, fmt.Errorf("upload %s: %w", key, err)
 	}
 	if stored.CRC32 != wire.Sum32() {
-		return nil, fmt.Errorf("upload %s: the store got checksum %08x, sent was %08x", key, stored.CRC32, wire.Sum32())
+		return nil, fmt.Errorf("upload %s: the store received data with the checksum %08x, but %08x was sent", key, stored.CRC32, wire.Sum32())
 	}
 	return result{Bytes: len(body), CRC32: crc32.ChecksumIEEE(body), SHA256: key, Stored: stored.Bytes}, nil
 }

@@ -52,7 +52,7 @@ type result struct {
 func work(ctx context.Context, body []byte) (any, error) {
 	frames, err := split(body)
 	if err != nil {
-		return nil, server.BadRequestError{Err: fmt.Errorf("the body is no Motion JPEG video: %w", err)}
+		return nil, server.BadRequestError{Err: fmt.Errorf("the body is not a Motion JPEG video: %w", err)}
 	}
 	// The first frame's size counts for all; decode checks that they agree.
 	first, err := bounds.Decode(frames[0])
@@ -62,7 +62,7 @@ func work(ctx context.Context, body []byte) (any, error) {
 	size := first.Bounds().Size()
 	pixels := size.X * size.Y * len(frames)
 	if pixels > maxPixels {
-		return nil, server.BadRequestError{Err: fmt.Errorf("the video has %d frames of %d x %d pixels; they must be at most %d pixels together",
+		return nil, server.BadRequestError{Err: fmt.Errorf("the video has %d frames of %d x %d pixels; all frames together must have at most %d pixels",
 			len(frames), size.X, size.Y, maxPixels)}
 	}
 	workers := parallel.Workers(pixels, pixelsPerWorker)
@@ -153,7 +153,7 @@ func decode(ctx context.Context, frames [][]byte, size image.Point, workers int)
 	err := parallel.Do(ctx, workers, len(frames), func(i int) error {
 		img, err := bounds.Decode(frames[i])
 		if err == nil && img.Bounds().Size() != size {
-			err = fmt.Errorf("it has %d x %d pixels, and frame 0 has %d x %d; they must be the same", img.Bounds().Dx(), img.Bounds().Dy(), size.X, size.Y)
+			err = fmt.Errorf("it has %d x %d pixels, but frame 0 has %d x %d; all frames must have the same size", img.Bounds().Dx(), img.Bounds().Dy(), size.X, size.Y)
 		}
 		if err != nil {
 			return server.BadRequestError{Err: fmt.Errorf("frame %d: %w", i, err)}
