@@ -135,7 +135,10 @@ func explain(ctx context.Context, kube client.Client, to forward, service client
 	}
 	if asked, ok := revision.Annotations[api.ModeAnnotation]; ok {
 		e.ModeBy = "the annotation " + api.ModeAnnotation
-		if api.Mode(asked) != e.Mode {
+		switch mode, err := api.ParseMode(asked); {
+		case err != nil:
+			e.ModeBy = fmt.Sprintf("%s says %.64q, which is not a mode", e.ModeBy, asked)
+		case mode != e.Mode:
 			e.ModeBy = fmt.Sprintf("%s says %.64q, but the cluster and the namespace allow only modes up to %s", e.ModeBy, asked, of.MaxMode)
 		}
 	}

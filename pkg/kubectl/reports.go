@@ -64,7 +64,7 @@ type namespaceReport struct {
 }
 
 // readReports returns reports sorted by namespace. A namespace that has functions but no report is among them,
-// with what is wrong there.
+// with what is wrong there, if the caller may list Revisions.
 func readReports(ctx context.Context, kube client.Client, namespace string, now time.Time) ([]namespaceReport, error) {
 	var list v1alpha1.FunctionReportList
 	if err := kube.List(ctx, &list, client.InNamespace(namespace)); err != nil {
@@ -88,7 +88,7 @@ func readReports(ctx context.Context, kube client.Client, namespace string, now 
 		found = append(found, n)
 	}
 	unreported, err := namespacesOfFunctions(ctx, kube, namespace)
-	if err != nil {
+	if err != nil && !(apierrors.IsForbidden(err) && len(found) > 0) {
 		return nil, err
 	}
 	for _, name := range unreported {
@@ -100,13 +100,12 @@ func readReports(ctx context.Context, kube client.Client, namespace string, now 
 	return found, nil
 }
 
-// namespacesOfFunctions returns the namespaces that have functions, sorted. It returns none if there is no
-// Knative, or if the caller may not list Revisions: then only the reported namespaces are known.
+// namespacesOfFunctions returns the namespaces that have functions, sorted. It returns none if there is no Knative.
 func namespacesOfFunctions(ctx context.Context, kube client.Client, namespace string) ([]string, error) {
 	var revisions metav1.PartialObjectMetadataList
 	revisions.SetGroupVersionKind(servingv1.SchemeGroupVersion.WithKind("RevisionList"))
 	err := kube.List(ctx, &revisions, client.InNamespace(namespace), client.MatchingLabels{api.EnabledLabel: api.EnabledValue})
-	if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
+	if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
 		return nil, nil
 	}
 	if err != nil {

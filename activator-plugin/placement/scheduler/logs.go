@@ -1,8 +1,6 @@
 package scheduler
 
 import (
-	"errors"
-
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 	"k8s.io/client-go/dynamic"
@@ -37,8 +35,13 @@ func (c *core) Check(e zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.Ch
 
 func (c *core) Write(e zapcore.Entry, fields []zapcore.Field) error {
 	values := zapcore.NewMapObjectEncoder()
+	var cause error
 	for _, of := range [...][]zapcore.Field{c.fields, fields} {
 		for _, f := range of {
+			if err, ok := f.Interface.(error); ok && f.Type == zapcore.ErrorType {
+				cause = err
+				continue
+			}
 			f.AddTo(values)
 		}
 	}
@@ -47,10 +50,13 @@ func (c *core) Write(e zapcore.Entry, fields []zapcore.Field) error {
 		pairs = append(pairs, key, value)
 	}
 	if e.Level >= zapcore.WarnLevel {
-		c.logger.Error(errors.New(e.Message), e.LoggerName, pairs...)
-	} else {
-		c.logger.Info(e.Message, pairs...)
+		c.logger.Error(cause, e.Message, pairs...)
+		return nil
 	}
+	if cause != nil {
+		pairs = append(pairs, "err", cause)
+	}
+	c.logger.Info(e.Message, pairs...)
 	return nil
 }
 
@@ -62,7 +68,7 @@ func followSettings(kube kubernetes.Interface, objects dynamic.Interface, logger
 	var refused once.Set[string]
 	return settings.NewLive(kube, objects, func(err error) {
 		if refused.First(err.Error()) {
-			logger.Error(err, "Refused a setting. This is logged once")
+			logger.Error(err, "Cannot read or apply some of Libra's settings. This is logged once.")
 		}
 	})
 }

@@ -105,6 +105,15 @@ func admissionPolicies(ctx context.Context, c *Cluster) ([]Finding, error) {
 // criticalQuota is our own quota, and refuses nothing.
 const criticalQuota = "critical-pods"
 
+// limitsPods says whether a quota on the resource can keep a pod from being created.
+func limitsPods(name corev1.ResourceName) bool {
+	switch name {
+	case corev1.ResourcePods, "count/pods", corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage:
+		return true
+	}
+	return strings.HasPrefix(string(name), "limits.") || strings.HasPrefix(string(name), corev1.DefaultResourceRequestsPrefix)
+}
+
 func criticalPods(ctx context.Context, c *Cluster) ([]Finding, error) {
 	var found []Finding
 	for _, namespace := range []string{settings.Namespace, settings.AgentNamespace} {
@@ -116,7 +125,7 @@ func criticalPods(ctx context.Context, c *Cluster) ([]Finding, error) {
 		for _, q := range list.Items {
 			ours = ours || q.Name == criticalQuota
 			for name, hard := range q.Status.Hard {
-				if used, ok := q.Status.Used[name]; ok && used.Cmp(hard) >= 0 {
+				if used, ok := q.Status.Used[name]; ok && limitsPods(name) && used.Cmp(hard) >= 0 {
 					about := Object{"resourcequota", q.Namespace, q.Name}
 					found = append(found, failure(about, fmt.Sprintf("kubectl -n %s delete resourcequota %s", q.Namespace, q.Name), "it is full: %s of %s for %s, so the API server may refuse Libra's pods", used.String(), hard.String(), name))
 				}

@@ -1,0 +1,46 @@
+package kubectl
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"libra.dev/libra/pkg/api/v1alpha1"
+)
+
+// Whoever may not list Revisions sees the reports. If there is none, the reason is not that no function has opted in.
+func TestReportsWithoutTheRightToListRevisions(t *testing.T) {
+	now := time.Unix(1_800_000_000, 0)
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	read := func(reports ...client.Object) ([]namespaceReport, error) {
+		kube := fake.NewClientBuilder().WithScheme(scheme).WithObjects(reports...).WithInterceptorFuncs(interceptor.Funcs{
+			List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+				if _, revisions := list.(*metav1.PartialObjectMetadataList); revisions {
+					return apierrors.NewForbidden(v1alpha1.GroupVersion.WithResource("revisions").GroupResource(), "", nil)
+				}
+				return c.List(ctx, list, opts...)
+			},
+		}).Build()
+		return readReports(t.Context(), kube, "shop", now)
+	}
+	if found, err := read(); !apierrors.IsForbidden(err) {
+		t.Errorf("without a report it finds %v (%v), want that it is forbidden", found, err)
+	}
+	report := &v1alpha1.FunctionReport{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: v1alpha1.FunctionReportName},
+		Status:     v1alpha1.FunctionReportStatus{Updated: metav1.NewTime(now)},
+	}
+	if found, err := read(report); err != nil || len(found) != 1 || found[0].Problem != "" {
+		t.Errorf("with a report it finds %v (%v), want the report", found, err)
+	}
+}
