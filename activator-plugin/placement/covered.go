@@ -11,6 +11,14 @@ import (
 // same picture would send to the same node.
 const closeEnough = 0.02
 
+const (
+	// mostLooks bounds how many nodes' profiles one search looks at. The bounds leave fewer than that to look at, unless
+	// nearly all that is lent has been given away.
+	mostLooks = 32
+	// mostDraws bounds how many candidates are drawn to find two that are as good as the best.
+	mostDraws = 8
+)
+
 // Coverage takes a candidate whose node covers the most of the demand (LIBRA, section 6.3), and debits the demand
 // from that node. (The code that the paper's authors published takes the least covered one first.) When several nodes
 // do, it draws two of them, and takes the one with fewer requests: what a node lends on paper is a limit, and the
@@ -22,25 +30,22 @@ func Coverage(q *Query, candidates []Candidate) int {
 	if most.at < 0 {
 		return Hash(q, candidates)
 	}
-	i := most.at
-	if other := q.asGood(candidates, &b, most); other >= 0 && q.OnNode(&candidates[other]) < q.OnNode(&candidates[i]) {
-		i = other
-	}
 	q.debited = true
-	return emptiest(candidates, i)
+	return emptiest(candidates, q.draw(candidates, most))
 }
 
-// found is a candidate. at is negative if nothing is known about any.
+// found is the outcome of a search.
 type found struct {
-	at int
-	of part
+	at int // negative if nothing is known about any candidate
 	// covered is what its node covers, and enough is the least that another node must cover to count as equal.
 	covered, enough float64
+	among           []prospect
 }
 
 // mostCovered returns a candidate whose node is within closeEnough of the most covered. It discounts what the nodes
 // of other activators cover, because those may have chosen them since the last refresh.
 func (q *Query) mostCovered(candidates []Candidate, b *bounding) found {
+	q.prospects = q.prospects[:0]
 	if b.trust >= 1 {
 		return q.search(candidates, b, ofAll)
 	}
@@ -62,97 +67,72 @@ func (q *Query) mostCovered(candidates []Candidate, b *bounding) found {
 	return own
 }
 
-// search returns a candidate of one part whose node is within closeEnough of the most covered in that part. It does
-// not look closely at candidates whose bounds rule them out.
+// search returns a candidate of one part whose node is within closeEnough of the most covered in that part, or the
+// most covered of mostLooks. It looks at the nodes in the order of what they may cover at most.
 func (q *Query) search(candidates []Candidate, b *bounding, of part) found {
-	first := q.below(len(candidates))
-	best, highest, covered := q.best(candidates, b, of, first)
-	if best < 0 || covered > 0 {
-		return found{at: best, of: of, covered: covered, enough: highest - closeEnough}
+	f := found{at: -1, covered: -1, among: q.prospectsOf(candidates, b, of)}
+	for left, looks := f.among, mostLooks; len(left) > 0 && looks > 0; {
+		top := &left[0]
+		if f.covered >= top.covers-closeEnough {
+			f.enough = top.covers // one that was not looked at may cover that much
+			break
+		}
+		c := &candidates[top.at]
+		if top.known == rough {
+			top.covers, top.known = min(top.covers, b.closely(c)), closer
+			sink(left, 0)
+			continue
+		}
+		looks--
+		top.covers, top.known = q.cover(c), exact
+		if top.covers > f.covered {
+			f.at, f.covered = int(top.at), top.covers
+		}
+		last := len(left) - 1
+		left[0], left[last] = left[last], left[0]
+		left = left[:last]
+		sink(left, 0)
 	}
-	return q.nearMost(candidates, b, of, first, best, highest)
+	f.enough = max(0, max(f.enough, f.covered)-closeEnough)
+	return f
 }
 
-// asGood returns the next candidate on another node that counts as equal to the one found. It is negative if there is
-// none among the first closeLooks that may be.
-func (q *Query) asGood(candidates []Candidate, b *bounding, as found) int {
-	view, least := candidates[as.at].View, b.least(as.enough)
-	for i, left, looks := as.at+1, len(candidates)-1, closeLooks; left > 0 && looks > 0; i, left = i+1, left-1 {
-		if i == len(candidates) {
+// draw returns a candidate as good as the one found. It draws two, starting anywhere, and takes the one on the node
+// with fewer requests.
+func (q *Query) draw(candidates []Candidate, most found) int {
+	drawn := -1
+	for i, left, draws := q.below(len(most.among)), len(most.among), mostDraws; left > 0 && draws > 0; left-- {
+		p := &most.among[i]
+		if i++; i == len(most.among) {
 			i = 0
 		}
-		if c := &candidates[i]; c.View != view && as.of.has(c) && b.roughly(c) >= least {
-			looks--
-			if b.closely(c) >= as.enough && q.cover(c) >= as.enough {
-				return i
-			}
+		c := &candidates[p.at]
+		if p.covers < most.enough || drawn >= 0 && c.View == candidates[drawn].View {
+			continue
+		}
+		draws--
+		if p.known != exact {
+			p.covers, p.known = q.cover(c), exact
+		}
+		switch {
+		case p.covers < most.enough:
+		case drawn < 0:
+			drawn = int(p.at)
+		default:
+			return q.emptier(candidates, drawn, int(p.at))
 		}
 	}
-	return -1
+	if drawn < 0 {
+		return most.at
+	}
+	return q.emptier(candidates, drawn, most.at)
 }
 
-// closeLooks is how many candidates that may cover all are looked at closely before settling for one that may cover
-// the most.
-const closeLooks = 8
-
-// best returns the first candidate that is seen to cover all but closeEnough, and what it covers. If there is none,
-// it returns one that may cover the most, and highest is an upper bound on what any covers. best is negative if
-// nothing is known about any.
-func (q *Query) best(candidates []Candidate, b *bounding, of part, first int) (best int, highest, covered float64) {
-	const enough = 1 - closeEnough
-	best, most, least, looks := -1, int32(-1), b.least(enough), closeLooks
-	for i, left := first, len(candidates); left > 0; left-- {
-		if c := &candidates[i]; of.has(c) {
-			level := b.roughly(c)
-			if level > most {
-				best, most = i, level
-			}
-			if level >= least && looks > 0 {
-				looks--
-				if b.closely(c) >= enough {
-					if covered := q.cover(c); covered >= enough {
-						return i, 1, covered
-					}
-				}
-			}
-		}
-		if i++; i == len(candidates) {
-			i = 0
-		}
+func (q *Query) emptier(candidates []Candidate, i, j int) int {
+	if q.OnNode(&candidates[j]) < q.OnNode(&candidates[i]) {
+		return j
 	}
-	return best, b.atMost(most), 0
-}
-
-// nearMost returns a candidate that is within closeEnough of the most covered. The candidate best may cover the most,
-// and none covers more than highest.
-func (q *Query) nearMost(candidates []Candidate, b *bounding, of part, first, best int, highest float64) found {
-	most := q.cover(&candidates[best])
-	at, covered := -1, most
-	// The first that is near the most counts as equal to others that are. After it, only one that covers more matters.
-	enough := max(0, most-closeEnough)
-	least := b.least(enough)
-	for i, left := first, len(candidates); left > 0 && (at < 0 || covered < highest-closeEnough); left-- {
-		c := &candidates[i]
-		if of.has(c) && b.roughly(c) >= least && b.closely(c) >= enough {
-			if covers := q.cover(c); covers >= enough {
-				if most = max(most, covers); at < 0 || covered < most-closeEnough {
-					at, covered = i, covers
-				}
-				enough = most
-				least = b.least(enough)
-			}
-		}
-		if i++; i == len(candidates) {
-			i = 0
-		}
-	}
-	if at < 0 && most >= 0 {
-		at, covered = best, most // requests have been placed there meanwhile
-	}
-	if covered >= highest-closeEnough {
-		most = highest // one that was not looked at may cover that much
-	}
-	return found{at: at, of: of, covered: covered, enough: max(0, most-closeEnough)}
+	return i
 }
 
 // cover returns what a candidate's node covers. It is negative if that is not known.
@@ -221,16 +201,10 @@ func (b *bounding) roughly(c *Candidate) int32 {
 
 // atMost returns an upper bound on what is covered with that much CPU.
 func (b *bounding) atMost(level int32) (covered float64) {
-	if want := b.demand.Want.CPUMilli; want > 0 {
-		return 1 - cpuWeight + cpuWeight*min(float64(level)/float64(want), 1)
+	if want := b.demand.Want.CPUMilli; int64(level) < want {
+		return 1 - cpuWeight + cpuWeight*float64(level)/float64(want)
 	}
 	return 1
-}
-
-// least returns how much CPU there must be for that much to be covered.
-func (b *bounding) least(covered float64) int32 {
-	least := (covered - (1 - cpuWeight)) / cpuWeight * float64(b.demand.Want.CPUMilli)
-	return int32(max(0, min(least, math.MaxInt32)))
 }
 
 // closely returns an upper bound on what a candidate's node covers. Something must be known about the node.

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cespare/xxhash/v2"
 	"pgregory.net/rapid"
 
 	"libra.dev/libra/pkg/api"
@@ -39,7 +40,7 @@ func TestCoverageTakesTheMostCovered(t *testing.T) {
 		source := rapid.SampledFrom([]api.Source{api.SourceOwners, api.SourceNode}).Draw(rt, "source")
 		var nodes []string
 		var profiles []pool.Profile
-		for i := range rapid.IntRange(1, 8).Draw(rt, "nodes") {
+		for i := range rapid.IntRange(1, mostLooks).Draw(rt, "nodes") {
 			nodes = append(nodes, fmt.Sprint("node-", i))
 			if rapid.IntRange(0, 4).Draw(rt, "known") > 0 {
 				profiles = append(profiles, pool.Profile{
@@ -83,6 +84,44 @@ func TestCoverageTakesTheMostCovered(t *testing.T) {
 			candidates[i].View.Debit(source, q.Demand, q.Now)
 		}
 	})
+}
+
+// If the bounds tell nodes apart badly, Coverage looks at a bounded number of nodes, and takes the best that it has
+// seen. If they tell them apart well, it takes the best of all.
+func TestCoverageLooksAtABoundedNumberOfNodes(t *testing.T) {
+	const count = 8 * mostLooks
+	for name, later := range map[string]int64{"the bounds tell them apart": 0, "all may cover everything": 1000} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			var nodes []string
+			var profiles []pool.Profile
+			for i := range count {
+				node := knownNode(fmt.Sprint("node-", i), 0, 0, 0)
+				at := func(passed time.Duration, milli int64) pool.Step {
+					return pool.Step{From: epoch.Add(passed), Volume: api.Resources{CPUMilli: milli}}
+				}
+				node.Domains[revID.Namespace] = pool.DomainProfile{Lends: []pool.Step{at(0, 2*int64(i)), at(time.Second, later), at(2*time.Second, 0)}}
+				nodes, profiles = append(nodes, node.Node), append(profiles, node)
+			}
+			f.hear(t, profiles...)
+			candidates := f.seenBy(on(0, nodes...), api.SourceOwners)
+			q := &Query{Revision: revID, Demand: wants(1000), Now: f.clock.Now()}
+			q.Demand.Duration = 900 * time.Millisecond
+			got, _ := candidates[Coverage(q, candidates)].View.Coverage(api.SourceOwners, q.Demand, q.Now)
+			seen, best := 0, 0.0
+			for _, p := range q.prospects {
+				if p.known == exact {
+					seen, best = seen+1, max(best, p.covers)
+				}
+			}
+			if seen > mostLooks+mostDraws || got < best-closeEnough {
+				t.Errorf("it takes %v after it looked at %d nodes, of which the best covers %v", got, seen, best)
+			}
+			if all := 1 - cpuWeight + cpuWeight*2*(count-1)/1000; later == 0 && got < all-closeEnough {
+				t.Errorf("it takes %v, and the best of all covers %v", got, all)
+			}
+		})
+	}
 }
 
 // Where several activators choose often, one takes another's node only for what that is likely to win. One that
@@ -129,7 +168,7 @@ func TestNodesAreShared(t *testing.T) {
 	for i := range nodes {
 		owners := 0
 		for index := range count {
-			if (activators{index, count}).owns(fmt.Sprint("node-", i)) {
+			if (activators{index, count}).owns(xxhash.Sum64String(fmt.Sprint("node-", i))) {
 				owners++
 				of[index]++
 			}

@@ -34,7 +34,7 @@ func (r *Revision) find(of func(*pod) bool) {
 	r.some, r.these = r.some[:0], r.these[:0]
 	for _, p := range r.all {
 		if of(p) {
-			r.some, r.these = append(r.some, r.candidate(p, p.dest)), append(r.these, p)
+			r.some, r.these = append(r.some, r.candidate(p)), append(r.these, p)
 		}
 	}
 }

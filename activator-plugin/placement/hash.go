@@ -14,16 +14,10 @@ import (
 func Hash(q *Query, candidates []Candidate) int {
 	revision := hashOf(q.Revision)
 	best := 0
-	highest := rendezvous(revision, candidates[0].Node)
+	highest := rendezvous(revision, candidates[0].nodeHash())
 	for i := 1; i < len(candidates); i++ {
 		c := &candidates[i]
-		if c.Node == candidates[best].Node {
-			if c.InFlight < candidates[best].InFlight {
-				best = i
-			}
-			continue
-		}
-		if score := rendezvous(revision, c.Node); score > highest {
+		if score := rendezvous(revision, c.nodeHash()); score > highest || score == highest && c.InFlight < candidates[best].InFlight {
 			best, highest = i, score
 		}
 	}
@@ -31,8 +25,8 @@ func Hash(q *Query, candidates []Candidate) int {
 }
 
 // rendezvous returns how high a node ranks in a revision's order.
-func rendezvous(revision uint64, node string) uint64 {
-	high, low := bits.Mul64(revision^xxhash.Sum64String(node), 0x9e3779b97f4a7c15)
+func rendezvous(revision, node uint64) uint64 {
+	high, low := bits.Mul64(revision^node, 0x9e3779b97f4a7c15)
 	return high ^ low
 }
 

@@ -3,8 +3,6 @@ package placement
 import (
 	"math"
 	"sync/atomic"
-
-	"github.com/cespare/xxhash/v2"
 )
 
 // Activators with the same picture all see the same nodes as the best, and until the next refresh none knows
@@ -41,8 +39,8 @@ func (c *choosing) trust(activators int) float64 {
 }
 
 // owns says whether a node is this activator's. It is the same for all revisions that have the same activators.
-func (a activators) owns(node string) bool {
-	return a.count <= 1 || xxhash.Sum64String(node)%uint64(a.count) == uint64(a.index)
+func (a activators) owns(nodeHash uint64) bool {
+	return a.count <= 1 || nodeHash%uint64(a.count) == uint64(a.index)
 }
 
 // part is a part of the candidates, by whose their nodes are.

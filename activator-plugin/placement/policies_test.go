@@ -21,7 +21,7 @@ var now = time.Unix(1_800_000_000, 0)
 func on(inFlight int, nodes ...string) []Candidate {
 	var all []Candidate
 	for i, node := range nodes {
-		all = append(all, Candidate{Dest: fmt.Sprintf("10.0.0.%d:8012", i+1), Pod: fmt.Sprintf("ns/pod-%d", i), Node: node, InFlight: inFlight})
+		all = append(all, Candidate{Target: &Target{Dest: fmt.Sprintf("10.0.0.%d:8012", i+1), Node: node}, InFlight: inFlight})
 	}
 	return all
 }
@@ -31,8 +31,7 @@ func drawCandidates(t *rapid.T) []Candidate {
 	var all []Candidate
 	for i := range n {
 		all = append(all, Candidate{
-			Dest: fmt.Sprintf("10.0.0.%d:8012", i+1), Pod: fmt.Sprintf("ns/pod-%d", i),
-			Node:     fmt.Sprintf("node-%d", rapid.IntRange(0, 5).Draw(t, "node")),
+			Target:   &Target{Dest: fmt.Sprintf("10.0.0.%d:8012", i+1), Node: fmt.Sprintf("node-%d", rapid.IntRange(0, 5).Draw(t, "node"))},
 			InFlight: rapid.IntRange(0, 3).Draw(t, "in flight"),
 		})
 	}
@@ -78,7 +77,7 @@ func TestHashSticks(t *testing.T) {
 		home := of(candidates)
 		for _, c := range candidates {
 			if c.Node == home.Node && c.InFlight < home.InFlight {
-				t.Fatalf("%s has %d requests, and %s on the same node only %d", home.Pod, home.InFlight, c.Pod, c.InFlight)
+				t.Fatalf("%s has %d requests, and %s on the same node only %d", home.Dest, home.InFlight, c.Dest, c.InFlight)
 			}
 		}
 		shuffled := rapid.Permutation(candidates).Draw(t, "order")

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/cespare/xxhash/v2"
 	"k8s.io/apimachinery/pkg/types"
 
 	"libra.dev/libra/pkg/api"
@@ -37,6 +38,8 @@ type Query struct {
 	activators int
 	// debited says to debit the demand from the chosen candidate's node.
 	debited bool
+	// prospects is the working memory of Coverage.
+	prospects []prospect
 }
 
 // OnNode returns how many requests this activator has on a candidate's node, of all revisions whose requests it
@@ -68,22 +71,37 @@ type Demand struct {
 // Accelerable says whether the request could end sooner in one place than in another.
 func (d Demand) Accelerable() bool { return !d.Want.IsZero() && d.Duration > 0 }
 
-// Candidate is a pod of the revision that is ready and has a free slot, as this activator sees it.
+// Candidate is a pod of the revision that is ready and has a free slot, as this activator sees it. It has only what
+// policies compare, and little room for it, because they go through all candidates on each request.
 type Candidate struct {
+	*Target
 	// View is the pool of its node, as functions of its namespace see it.
 	View     *View
 	InFlight int // this activator's requests in the pod
+	// hash is the node's. If 0, it is computed from the name.
+	hash uint64
 	// slots are those of the View in its boards; the one for idle CPU is set only if the source is the node. If
 	// unset, the View is asked.
 	slots  viewSlots
 	NodeID NodeID // of Node, or 0
 	// own says that the node is one that this activator prefers to those of others.
-	own  bool
+	own bool
+}
+
+// Target is where the requests that go to a candidate go.
+type Target struct {
 	Node string
 	Dest string // ip:port
-	Pod  string // namespace/name
 	// Source is where the pod borrows from.
 	Source api.Source
+}
+
+// nodeHash returns the hash of the candidate's node.
+func (c *Candidate) nodeHash() uint64 {
+	if c.hash == 0 {
+		return xxhash.Sum64String(c.Node)
+	}
+	return c.hash
 }
 
 // Policy returns the index of the candidate that the request goes to. There is at least one candidate. Knative's

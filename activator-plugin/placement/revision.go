@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cespare/xxhash/v2"
 	"k8s.io/apimachinery/pkg/types"
 
 	"libra.dev/libra/pkg/api"
@@ -59,8 +60,9 @@ type pod struct {
 	Pod
 	at       [1 + mostSorted]int // its index in each list, or notMine
 	workers  [mostSorters]uint64 // the workers that it belongs to
-	dest     string              // ip:port
+	target   Target
 	nodeID   NodeID
+	nodeHash uint64
 	inFlight int
 	view     *View
 	source   api.Source
@@ -115,7 +117,7 @@ func (r *Revision) setPod(p Pod) {
 	r.forgetIPs(known)
 	if known.Node != p.Node {
 		r.slots.onNodes.add(known.nodeID, -known.inFlight)
-		known.nodeID = NodeIDOf(p.Node)
+		known.nodeID, known.nodeHash = NodeIDOf(p.Node), xxhash.Sum64String(p.Node)
 		r.slots.onNodes.add(known.nodeID, known.inFlight)
 		known.view, known.source = r.slots.viewOf(r.id.Namespace, p.Node), r.slots.sourceOf(r.id.Namespace, p.Node)
 	}
@@ -255,7 +257,7 @@ func (r *Revision) place(dest string, ask Ask) Choice {
 		return r.take(Choice{Dest: dest}, picked)
 	}
 	r.endDoubts(picked, ask.Now)
-	r.query = Query{Revision: r.id, Demand: ask.Demand, Now: ask.Now, Order: ask.Order, Forwarded: ask.Forwarded, slots: r.slots, activators: r.among.count}
+	r.query = Query{Revision: r.id, Demand: ask.Demand, Now: ask.Now, Order: ask.Order, Forwarded: ask.Forwarded, slots: r.slots, activators: r.among.count, prospects: r.query.prospects}
 	switch {
 	case !picked.Ready:
 		return r.stay(Choice{Dest: dest, Outcome: Unready}, picked, ask)
@@ -330,7 +332,8 @@ func (r *Revision) choose(picked *pod, ask Ask) Choice {
 func (r *Revision) stay(c Choice, picked *pod, ask Ask) Choice {
 	c.Candidates = 1
 	if ask.Program != nil {
-		r.some = append(r.some[:0], r.candidate(picked, c.Dest))
+		picked.aim(c.Dest)
+		r.some = append(r.some[:0], r.candidate(picked))
 		r.query.Others = slices.ContainsFunc(r.all, r.hasRoom)
 		var i int
 		if i, c.Block = ask.Program.Place(&r.query, r.some); i < 0 {
@@ -422,11 +425,11 @@ func (r *Revision) deal() {
 	r.mine.empty()
 	r.all = r.takesRequests()
 	for _, p := range r.all {
-		p.dest = r.destOf(p)
+		p.aim(r.destOf(p))
 	}
 	for _, p := range r.among.share(r.all) {
 		if !p.doubted {
-			r.mine.add(p, r.candidate(p, p.dest), r.hasRoom(p))
+			r.mine.add(p, r.candidate(p), r.hasRoom(p))
 		}
 	}
 	r.stale = false
@@ -444,12 +447,14 @@ func (r *Revision) takesRequests() []*pod {
 	return ready
 }
 
-func (r *Revision) candidate(p *pod, dest string) Candidate {
+func (r *Revision) candidate(p *pod) Candidate {
 	return Candidate{
-		Dest: dest, Pod: p.Name, Node: p.Node, NodeID: p.nodeID, InFlight: p.inFlight,
-		Source: p.source, View: p.view, slots: p.view.slotsOf(p.source), own: r.among.owns(p.Node),
+		Target: &p.target, View: p.view, InFlight: p.inFlight, hash: p.nodeHash, slots: p.view.slotsOf(p.source), NodeID: p.nodeID, own: r.among.owns(p.nodeHash),
 	}
 }
+
+// aim sets where the pod's requests go.
+func (p *pod) aim(dest string) { p.target = Target{Node: p.Node, Dest: dest, Source: p.source} }
 
 func (r *Revision) destOf(p *pod) string { return net.JoinHostPort(p.address(r.six), r.port) }
 

@@ -13,14 +13,8 @@ func MinimumWorkerSet(q *Query, candidates []Candidate) int {
 	var highest uint64
 	for i := range candidates {
 		c := &candidates[i]
-		if best >= 0 && c.Node == candidates[best].Node {
-			if c.InFlight < candidates[best].InFlight {
-				best = i
-			}
-			continue
-		}
-		score := rendezvous(revision, c.Node)
-		if best >= 0 && score <= highest {
+		score := rendezvous(revision, c.nodeHash())
+		if best >= 0 && (score < highest || score == highest && c.InFlight >= candidates[best].InFlight) {
 			continue
 		}
 		if load := c.load(q); load < loaded || load == unknownLoad {

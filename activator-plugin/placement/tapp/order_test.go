@@ -93,7 +93,7 @@ func TestOrderOfThePlatform(t *testing.T) {
 			first = "b"
 		}
 		firsts[first]++
-		if i, _ := p.Place(&placement.Query{Revision: revision}, []placement.Candidate{{Node: "a"}, {Node: "b"}}); []string{"a", "b"}[i] != first {
+		if i, _ := p.Place(&placement.Query{Revision: revision}, []placement.Candidate{{Target: &placement.Target{Node: "a"}}, {Target: &placement.Target{Node: "b"}}}); []string{"a", "b"}[i] != first {
 			t.Errorf("the pods of %s are rather on %s, where its requests do not go first", name, first)
 		}
 	}

@@ -183,7 +183,7 @@ func (f *followed) goesTo(namespace, tag string) string {
 		return "any"
 	}
 	q := &placement.Query{Revision: types.NamespacedName{Namespace: namespace, Name: "cart-00001"}}
-	candidates := []placement.Candidate{{Dest: "10.0.0.1:8012", Node: "b"}, {Dest: "10.0.0.2:8012", Node: "a"}}
+	candidates := []placement.Candidate{{Target: &placement.Target{Dest: "10.0.0.1:8012", Node: "b"}}, {Target: &placement.Target{Dest: "10.0.0.2:8012", Node: "a"}}}
 	i, block := p.Place(q, candidates)
 	if i < 0 {
 		return "nowhere"

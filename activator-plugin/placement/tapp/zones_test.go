@@ -50,7 +50,9 @@ func TestTheDefaultThatFollowsRoutes(t *testing.T) {
 			if got := router.Routes(tc.namespace); got != tc.routes {
 				t.Errorf("%s/%s routes: %t, want %t", tc.namespace, tc.tag, got, tc.routes)
 			}
-			zone, forward := router.Route(q, func() []placement.Candidate { return []placement.Candidate{{Dest: "10.0.0.1:8012", Node: tc.node}} }, func(zone string) bool { return tc.up })
+			zone, forward := router.Route(q, func() []placement.Candidate {
+				return []placement.Candidate{{Target: &placement.Target{Dest: "10.0.0.1:8012", Node: tc.node}}}
+			}, func(zone string) bool { return tc.up })
 			if zone != tc.want || forward != (tc.want != "") {
 				t.Errorf("%s/%s with a pod on %s is routed to %q (%t), want %q", tc.namespace, tc.tag, tc.node, zone, forward, tc.want)
 			}
