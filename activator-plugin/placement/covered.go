@@ -12,10 +12,10 @@ import (
 const closeEnough = 0.02
 
 const (
-	// mostLooks bounds how many nodes' profiles one search looks at. The bounds leave fewer than that to look at, unless
+	// mostLooks bounds how many nodes one search works out the coverage of. The bounds leave fewer than that, unless
 	// nearly all that is lent has been given away.
 	mostLooks = 32
-	// mostDraws bounds how many candidates are drawn to find two that are as good as the best.
+	// mostDraws bounds how many nodes are drawn to find two that are as good as the best.
 	mostDraws = 8
 )
 
@@ -83,8 +83,10 @@ func (q *Query) search(candidates []Candidate, b *bounding, of part) found {
 			sink(left, 0)
 			continue
 		}
-		looks--
-		top.covers, top.known = q.cover(c), exact
+		// Nothing may be known by now: the bounds stay while nothing is heard.
+		if top.covers, top.known = q.cover(c), exact; top.covers >= 0 {
+			looks--
+		}
 		if top.covers > f.covered {
 			f.at, f.covered = int(top.at), top.covers
 		}
@@ -97,22 +99,22 @@ func (q *Query) search(candidates []Candidate, b *bounding, of part) found {
 	return f
 }
 
-// draw returns a candidate as good as the one found. It draws two, starting anywhere, and takes the one on the node
-// with fewer requests.
+// draw returns a candidate as good as the one found. It draws two, and takes the one on the node with fewer requests.
 func (q *Query) draw(candidates []Candidate, most found) int {
+	good := most.among[:0]
+	for i, p := range most.among {
+		if p.covers >= most.enough {
+			most.among[i], most.among[len(good)] = most.among[len(good)], p
+			good = most.among[:len(good)+1]
+		}
+	}
 	drawn := -1
-	for i, left, draws := q.below(len(most.among)), len(most.among), mostDraws; left > 0 && draws > 0; left-- {
-		p := &most.among[i]
-		if i++; i == len(most.among) {
-			i = 0
-		}
-		c := &candidates[p.at]
-		if p.covers < most.enough || drawn >= 0 && c.View == candidates[drawn].View {
-			continue
-		}
-		draws--
+	for draws := mostDraws; len(good) > 0 && draws > 0; draws-- {
+		i, last := q.below(len(good)), len(good)-1
+		p := good[i]
+		good[i], good = good[last], good[:last]
 		if p.known != exact {
-			p.covers, p.known = q.cover(c), exact
+			p.covers = q.cover(&candidates[p.at])
 		}
 		switch {
 		case p.covers < most.enough:

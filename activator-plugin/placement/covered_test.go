@@ -3,6 +3,7 @@ package placement
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -121,6 +122,78 @@ func TestCoverageLooksAtABoundedNumberOfNodes(t *testing.T) {
 				t.Errorf("it takes %v, and the best of all covers %v", got, all)
 			}
 		})
+	}
+}
+
+// Coverage looks at each node once, whatever the number of its pods, and does not count nodes about which nothing is
+// known by now.
+func TestCoverageFindsTheOneNodeThatLends(t *testing.T) {
+	for name, tt := range map[string]struct {
+		pods  int
+		stale bool
+	}{"among nodes with many pods": {pods: 2 * mostLooks}, "among nodes of a Redis that hangs": {pods: 1, stale: true}} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			// What this node lends has a bound above that of the one that lends more over the time of the request.
+			steep := func(node string) pool.Profile {
+				p := knownNode(node, 0, 0, 0)
+				p.Domains[revID.Namespace] = pool.DomainProfile{Lends: []pool.Step{
+					{From: epoch, Volume: api.Resources{CPUMilli: 100}},
+					{From: epoch.Add(time.Second), Volume: api.Resources{CPUMilli: 1000}},
+					{From: epoch.Add(2 * time.Second)},
+				}}
+				return p
+			}
+			var nodes []string
+			var profiles []pool.Profile
+			for i := range 2 * mostLooks {
+				nodes = append(nodes, fmt.Sprint("steep-", i))
+				if tt.stale || i == 0 {
+					profiles = append(profiles, steep(nodes[i]))
+				}
+			}
+			if !tt.stale {
+				nodes = slices.Repeat([]string{nodes[0]}, tt.pods)
+			}
+			nodes = append(nodes, "lends")
+			f.hear(t, profiles...)
+			if tt.stale {
+				f.clock.Step(pool.LeaseTTL)
+			}
+			lends := knownNode("lends", 500, 0, 0)
+			lends.Heard = f.clock.Now()
+			f.hear(t, lends)
+			candidates := f.seenBy(on(0, nodes...), api.SourceOwners)
+			q := &Query{Revision: revID, Demand: wants(1000), Now: f.clock.Now()}
+			q.Demand.Duration = 900 * time.Millisecond
+			if got := candidates[Coverage(q, candidates)].Node; got != "lends" {
+				t.Errorf("it takes %s", got)
+			}
+		})
+	}
+}
+
+// Chance decides among the nodes that count as equal, however many others there are and wherever they are.
+func TestCoverageSpreadsOverFewOfMany(t *testing.T) {
+	f := newFixture(t)
+	var nodes []string
+	var profiles []pool.Profile
+	for i := range 200 {
+		nodes = append(nodes, fmt.Sprint("node-", i))
+		profiles = append(profiles, knownNode(nodes[i], int64(i), 0, 0))
+	}
+	f.hear(t, profiles...)
+	candidates := f.seenBy(on(0, nodes...), api.SourceOwners)
+	q, got := &Query{Revision: revID, Now: f.clock.Now()}, map[int]int{}
+	for range 2000 {
+		q.Demand = wants(1000)
+		got[Coverage(q, candidates)]++
+	}
+	// Those within 0.02 of the best lend at least 199 - 0.02/0.9*1000.
+	for i := 178; i < 200; i++ {
+		if got[i] < 30 {
+			t.Errorf("node %d is taken %d times of 2000, want about 90: %v", i, got[i], got)
+		}
 	}
 }
 

@@ -38,8 +38,13 @@ type Query struct {
 	activators int
 	// debited says to debit the demand from the chosen candidate's node.
 	debited bool
-	// prospects is the working memory of Coverage.
+	memory
+}
+
+// memory is the working memory of Coverage. It is kept from one request to the next, so that none is allocated.
+type memory struct {
 	prospects []prospect
+	visited   []uint64 // nodes, as bits by the slots of their Views
 }
 
 // OnNode returns how many requests this activator has on a candidate's node, of all revisions whose requests it

@@ -1,6 +1,6 @@
 package placement
 
-// prospect is a candidate about whose node something is known.
+// prospect is a node about which something is known, by one of the candidates there.
 type prospect struct {
 	at     int32
 	known  estimate
@@ -16,12 +16,13 @@ const (
 	exact
 )
 
-// prospectsOf returns the candidates of a part about which something is known, as a heap: first the one that may cover
-// the most. Of equals, chance decides which comes first.
+// prospectsOf returns the nodes of a part about which something is known, as a heap: first the one that may cover the
+// most. Of equals, chance decides which comes first.
 func (q *Query) prospectsOf(candidates []Candidate, b *bounding, of part) []prospect {
 	start := len(q.prospects)
+	clear(q.visited)
 	for left, i := len(candidates), q.below(len(candidates)); left > 0; left-- {
-		if c := &candidates[i]; of.has(c) {
+		if c := &candidates[i]; of.has(c) && q.visit(c) {
 			if level := b.roughly(c); level >= 0 {
 				q.prospects = append(q.prospects, prospect{at: int32(i), covers: b.atMost(level)})
 			}
@@ -35,6 +36,21 @@ func (q *Query) prospectsOf(candidates []Candidate, b *bounding, of part) []pros
 		sink(among, i)
 	}
 	return among
+}
+
+// visit says whether the candidate's node is known and not visited yet.
+func (q *Query) visit(c *Candidate) bool {
+	slot := c.slots.lent
+	if slot == 0 {
+		slot = c.View.slotsOf(c.Source).lent
+	}
+	word, bit := int(slot/64), uint64(1)<<(slot%64)
+	for word >= len(q.visited) {
+		q.visited = append(q.visited, 0)
+	}
+	isNew := q.visited[word]&bit == 0
+	q.visited[word] |= bit
+	return slot != 0 && isNew
 }
 
 // sink moves a prospect of a heap down to where it belongs.

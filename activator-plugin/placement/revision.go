@@ -257,7 +257,7 @@ func (r *Revision) place(dest string, ask Ask) Choice {
 		return r.take(Choice{Dest: dest}, picked)
 	}
 	r.endDoubts(picked, ask.Now)
-	r.query = Query{Revision: r.id, Demand: ask.Demand, Now: ask.Now, Order: ask.Order, Forwarded: ask.Forwarded, slots: r.slots, activators: r.among.count, prospects: r.query.prospects}
+	r.query = Query{Revision: r.id, Demand: ask.Demand, Now: ask.Now, Order: ask.Order, Forwarded: ask.Forwarded, slots: r.slots, activators: r.among.count, memory: r.query.memory}
 	switch {
 	case !picked.Ready:
 		return r.stay(Choice{Dest: dest, Outcome: Unready}, picked, ask)

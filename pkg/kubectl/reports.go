@@ -88,7 +88,11 @@ func readReports(ctx context.Context, kube client.Client, namespace string, now 
 		found = append(found, n)
 	}
 	unreported, err := namespacesOfFunctions(ctx, kube, namespace)
-	if err != nil && !(apierrors.IsForbidden(err) && len(found) > 0) {
+	switch {
+	case apierrors.IsForbidden(err) && len(found) > 0:
+	case apierrors.IsForbidden(err) && namespace != "":
+		found = append(found, namespaceReport{Namespace: namespace, Problem: "it has no FunctionReport, and you may not list Revisions to see whether a function has opted in"})
+	case err != nil:
 		return nil, err
 	}
 	for _, name := range unreported {

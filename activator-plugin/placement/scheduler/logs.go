@@ -14,6 +14,9 @@ import (
 // sugared returns a logger that sends what the activator's packages log to the scheduler's log.
 func sugared(logger klog.Logger) *zap.SugaredLogger { return zap.New(&core{logger: logger}).Sugar() }
 
+// errorKey is the key that zap.Error gives an error.
+const errorKey = "error"
+
 // core writes to a klog.Logger.
 type core struct {
 	logger klog.Logger
@@ -38,11 +41,11 @@ func (c *core) Write(e zapcore.Entry, fields []zapcore.Field) error {
 	var cause error
 	for _, of := range [...][]zapcore.Field{c.fields, fields} {
 		for _, f := range of {
-			if err, ok := f.Interface.(error); ok && f.Type == zapcore.ErrorType {
+			if err, ok := f.Interface.(error); ok && f.Key == errorKey {
 				cause = err
-				continue
+			} else {
+				f.AddTo(values)
 			}
-			f.AddTo(values)
 		}
 	}
 	pairs := make([]any, 0, 2*len(values.Fields))

@@ -192,10 +192,10 @@ func broken() []brokenBy {
 			want: []string{"warning critical-pods resourcequota libra-node/critical-pods"}, remedy: applyLibra,
 		},
 		brokenBy{
-			name: "a quota is full, which bounds pods and Secrets", status: true, want: []string{"error critical-pods resourcequota libra-node/critical-pods"},
+			name: "a quota is full, which bounds pods, Secrets and storage", status: true, want: []string{"error critical-pods resourcequota libra-node/critical-pods"},
 			remedy: "delete resourcequota critical-pods", says: "2 of 2 for pods",
 		}.changing(edit(&corev1.ResourceQuota{ObjectMeta: at("libra-node", criticalQuota)}, func(q *corev1.ResourceQuota) {
-			full := corev1.ResourceList{corev1.ResourcePods: resource.MustParse("2"), "count/secrets": resource.MustParse("2")}
+			full := corev1.ResourceList{corev1.ResourcePods: resource.MustParse("2"), "count/secrets": resource.MustParse("2"), corev1.ResourceRequestsStorage: resource.MustParse("2")}
 			q.Status.Hard, q.Status.Used = full, full
 		})),
 		{

@@ -105,13 +105,14 @@ func admissionPolicies(ctx context.Context, c *Cluster) ([]Finding, error) {
 // criticalQuota is our own quota, and refuses nothing.
 const criticalQuota = "critical-pods"
 
-// limitsPods says whether a quota on the resource can keep a pod from being created.
+// limitsPods says whether a quota on the resource can keep one of Libra's pods from being created.
 func limitsPods(name corev1.ResourceName) bool {
-	switch name {
+	of := strings.TrimPrefix(strings.TrimPrefix(string(name), "limits."), corev1.DefaultResourceRequestsPrefix)
+	switch corev1.ResourceName(of) {
 	case corev1.ResourcePods, "count/pods", corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage:
 		return true
 	}
-	return strings.HasPrefix(string(name), "limits.") || strings.HasPrefix(string(name), corev1.DefaultResourceRequestsPrefix)
+	return false
 }
 
 func criticalPods(ctx context.Context, c *Cluster) ([]Finding, error) {
