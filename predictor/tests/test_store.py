@@ -255,7 +255,7 @@ def test_a_stale_writer_of_objects_does_no_harm() -> None:
         assert (await reader.index()).fence == 10
 
         await stale.index()
-        with pytest.raises(LockLostError, match="fence 10, after 9"):
+        with pytest.raises(LockLostError, match="fence 10, above 9"):
             await stale.save([function_state(count=8)], hold(9))
         with pytest.raises(LockLostError):
             await stale.drop([NAME], hold(9))
