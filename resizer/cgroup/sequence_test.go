@@ -171,7 +171,7 @@ func TestOutOfRange(t *testing.T) {
 				"-1m":                  c.SetCPU(-1),
 				"9223372036854775807m": c.SetCPU(1<<63 - 1),
 			} {
-				if err == nil || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), "accepted") {
+				if err == nil || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), "want 0") {
 					t.Errorf("error %v, want one that has %q and says what is accepted", err, name)
 				}
 			}

@@ -15,7 +15,7 @@ func TestLogsHaveTheirMessageAndError(t *testing.T) {
 	logger.With("policy", "shop").Warnw("Cannot read it", zap.Error(errors.New("it is gone")))
 	logger.Infow("Reading it again", "after", 1)
 	got := sink.GetSink().(ktesting.Underlier).GetBuffer().String()
-	for _, want := range []string{`] Cannot read it err="it is gone" policy="shop"`, `] Reading it again after=1`} {
+	for _, want := range []string{`Cannot read it err="it is gone" policy="shop"`, `Reading it again after=1`} {
 		if !strings.Contains(got, want) {
 			t.Errorf("the log has no %q:\n%s", want, got)
 		}

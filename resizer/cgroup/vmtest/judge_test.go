@@ -16,8 +16,8 @@ func TestJudge(t *testing.T) {
 		"one skipped":      {"BEGIN 0-a\n--- PASS: T\n--- SKIP: TestKernelA\nEND 0-a ok\nBEGIN 1-b\n--- PASS: T\nEND 1-b ok\nDONE\n", "skipped: --- SKIP: TestKernelA"},
 		"one ran none":     {"BEGIN 0-a\n--- PASS: T\nEND 0-a ok\nBEGIN 1-b\ntesting: warning: no tests to run\nEND 1-b ok\nDONE\n", "1-b ran no test"},
 		"one is missing":   {"BEGIN 0-a\n--- PASS: T\nEND 0-a ok\nDONE\n", "tests of 2 packages were to run, but 1 ended"},
-		"cut short":        {"BEGIN 0-a\n--- PASS: T\nEND 0-a ok\nBEGIN 1-b\n--- PASS: T\n", "and 1 ended"},
-		"nothing":          {"", "and 0 ended"},
+		"cut short":        {"BEGIN 0-a\n--- PASS: T\nEND 0-a ok\nBEGIN 1-b\n--- PASS: T\n", "but 1 ended"},
+		"nothing":          {"", "but 0 ended"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
