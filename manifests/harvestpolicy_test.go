@@ -36,6 +36,7 @@ func TestHarvestPoliciesAreRefused(t *testing.T) {
 		{"a duration that Go does not read", "default", "{minLoan: 5 minutes}", []string{"spec.minLoan"}},
 		{"a safeguard that takes back what is not needed", "default", "{safeguardPercent: 49}", []string{"spec.safeguardPercent", "greater than or equal to 50"}},
 		{"a safeguard that comes too late", "default", "{safeguardPercent: 96}", []string{"spec.safeguardPercent", "less than or equal to 95"}},
+		{"protect", "default", "{protect: all}", []string{"spec.protect", `"half"`, `"strict"`}},
 		{"no name of a domain", "default", "{domain: team/a}", []string{"spec.domain"}},
 		{"too long a name of a domain", "default", "{domain: " + strings.Repeat("a", 64) + "}", []string{"spec.domain"}},
 		{"too long a loan", "default", "{minLoan: 2h}", []string{"spec.minLoan", "from 0s to 1h"}},
@@ -55,7 +56,7 @@ func TestHarvestPoliciesAreAccepted(t *testing.T) {
 	d := readDefinition(t, "harvestpolicies")
 	for _, spec := range []string{
 		"{}",
-		"{mode: full, maxMode: full, source: owners, maxCPU: 1500m, minCPU: 200m, minMemory: 128Mi, minLoan: 50ms, safeguardPercent: 90, domain: team-a, cpuReserve: 1500m}",
+		"{mode: full, maxMode: full, source: owners, maxCPU: 1500m, minCPU: 200m, minMemory: 128Mi, minLoan: 50ms, safeguardPercent: 90, protect: strict, domain: team-a, cpuReserve: 1500m}",
 		"{maxCPU: 2, minCPU: 0, minMemory: 134217728, minLoan: 0s}",
 		"{maxCPU: '1.5', minLoan: 1h}",
 	} {

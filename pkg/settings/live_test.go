@@ -189,21 +189,21 @@ func TestLiveFollowsTheConfigMap(t *testing.T) {
 
 		_, err := c.client.CoreV1().ConfigMaps(Namespace).Create(t.Context(), configMap(map[string]string{"mode": "lend"}), metav1.CreateOptions{})
 		c.do(err)
-		c.expectSettings(Settings{Mode: api.ModeLend, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan, SafeguardPercent: 80, Platform: Default.Platform, Placement: Default.Placement})
+		c.expectSettings(Settings{Mode: api.ModeLend, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan, SafeguardPercent: 80, Protect: api.ProtectHalf, Platform: Default.Platform, Placement: Default.Placement})
 
-		good := Settings{Mode: api.ModeFull, MaxMode: Default.MaxMode, Source: api.SourceOwners, MinLoan: Default.MinLoan, SafeguardPercent: 80, Platform: Default.Platform, Placement: Default.Placement}
+		good := Settings{Mode: api.ModeFull, MaxMode: Default.MaxMode, Source: api.SourceOwners, MinLoan: Default.MinLoan, SafeguardPercent: 80, Protect: api.ProtectHalf, Platform: Default.Platform, Placement: Default.Placement}
 		c.edit(map[string]string{"mode": "full", "source": "owners"})
 		c.expectSettings(good)
 
 		// A key that cannot be read leaves its setting as it was. The others hold.
 		c.edit(map[string]string{"mode": "on", "source": "node", "sauce": "node"})
 		c.expectRefusedMetric(1)
-		c.expectSettings(Settings{Mode: api.ModeFull, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan, SafeguardPercent: 80, Platform: Default.Platform, Placement: Default.Placement},
+		c.expectSettings(Settings{Mode: api.ModeFull, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan, SafeguardPercent: 80, Protect: api.ProtectHalf, Platform: Default.Platform, Placement: Default.Placement},
 			`not all settings are accepted: key "mode" of ConfigMap libra-system/config-libra: mode is "on", want observe, lend or full; until it is corrected, "full" applies`)
 
 		c.edit(map[string]string{"mode": "full"})
 		c.expectRefusedMetric(0)
-		c.expectSettings(Settings{Mode: api.ModeFull, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan, SafeguardPercent: 80, Platform: Default.Platform, Placement: Default.Placement})
+		c.expectSettings(Settings{Mode: api.ModeFull, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan, SafeguardPercent: 80, Protect: api.ProtectHalf, Platform: Default.Platform, Placement: Default.Placement})
 
 		c.do(c.client.CoreV1().ConfigMaps(Namespace).Delete(t.Context(), ConfigMap, metav1.DeleteOptions{}))
 		c.expectSettings(Absent)
@@ -217,13 +217,13 @@ func TestLiveBeginsWithABadConfigMap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := follow(t, configMap(map[string]string{"mode": "full", "source": "pool"}))
 		c.expectRefusedMetric(1)
-		c.expectSettings(Settings{Mode: api.ModeFull, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan, SafeguardPercent: 80, Platform: Default.Platform, Placement: Default.Placement}, `source is "pool", want node or owners; until it is corrected, "node" applies`)
+		c.expectSettings(Settings{Mode: api.ModeFull, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan, SafeguardPercent: 80, Protect: api.ProtectHalf, Platform: Default.Platform, Placement: Default.Placement}, `source is "pool", want node or owners; until it is corrected, "node" applies`)
 		c.do(c.client.CoreV1().ConfigMaps(Namespace).Delete(t.Context(), ConfigMap, metav1.DeleteOptions{}))
 		c.expectRefusedMetric(0)
 	})
 	synctest.Test(t, func(t *testing.T) {
 		c := follow(t, configMap(map[string]string{"mode": "fully", "source": "owners"}))
-		c.expectSettings(Settings{Mode: api.ModeObserve, MaxMode: Default.MaxMode, Source: api.SourceOwners, MinLoan: Default.MinLoan, SafeguardPercent: 80, Platform: Default.Platform, Placement: Default.Placement}, `until it is corrected, "observe" applies`)
+		c.expectSettings(Settings{Mode: api.ModeObserve, MaxMode: Default.MaxMode, Source: api.SourceOwners, MinLoan: Default.MinLoan, SafeguardPercent: 80, Protect: api.ProtectHalf, Platform: Default.Platform, Placement: Default.Placement}, `until it is corrected, "observe" applies`)
 	})
 }
 
@@ -360,7 +360,7 @@ func TestNothingChangesBeforeAllIsRead(t *testing.T) {
 		c.mu.Lock()
 		c.refused = nil // the reflector tried more than once
 		c.mu.Unlock()
-		c.expectSettings(Settings{Mode: api.ModeFull, MaxMode: Default.MaxMode, Source: api.SourceOwners, MinLoan: Default.MinLoan, SafeguardPercent: 80, Platform: Default.Platform, Placement: Default.Placement})
+		c.expectSettings(Settings{Mode: api.ModeFull, MaxMode: Default.MaxMode, Source: api.SourceOwners, MinLoan: Default.MinLoan, SafeguardPercent: 80, Protect: api.ProtectHalf, Platform: Default.Platform, Placement: Default.Placement})
 	})
 }
 

@@ -30,6 +30,7 @@ type policy struct {
 	minCPUMilli   field[int64]
 	minMemory     field[int64]
 	safeguard     field[int64] // percent
+	protect       api.Protect  // "" is not set
 	domain        string       // "" is not set
 	cpuReserve    field[int64] // milli CPU; only the cluster's default has it
 }
@@ -81,6 +82,7 @@ func (s Settings) under(p *policy) Settings {
 	}
 	s.MinLoan = p.minLoan.over(s.MinLoan)
 	s.SafeguardPercent = p.safeguard.over(s.SafeguardPercent)
+	s.Protect = cmp.Or(p.protect, s.Protect)
 	s.Domain = cmp.Or(p.domain, s.Domain)
 	s.CPUReserveMilli = p.cpuReserve.over(s.CPUReserveMilli)
 	s.Bounds.MaxCPUMilli = p.maxCPUMilli.over(s.Bounds.MaxCPUMilli)
@@ -138,6 +140,11 @@ func read(spec v1alpha1.HarvestPolicySpec) (p policy, err error) {
 	if spec.Source != "" {
 		if p.source, err = api.ParseSource(string(spec.Source)); err != nil {
 			return p, fmt.Errorf("spec.source: %w", err)
+		}
+	}
+	if spec.Protect != "" {
+		if p.protect, err = api.ParseProtect(string(spec.Protect)); err != nil {
+			return p, fmt.Errorf("spec.protect: %w", err)
 		}
 	}
 	if d := spec.MinLoan; d != nil {

@@ -58,11 +58,11 @@ func TestHarvestPolicyComesBeforeTheConfigMap(t *testing.T) {
 
 		c.create("shop", "default", map[string]any{
 			"mode": "full", "source": "owners", "minLoan": "50ms", "maxCPU": "1500m", "minCPU": int64(1), "minMemory": "64Mi",
-			"safeguardPercent": int64(90), "domain": "team",
+			"safeguardPercent": int64(90), "protect": "strict", "domain": "team",
 		})
 		want := cluster
 		want.Mode, want.Source, want.MinLoan = api.ModeFull, api.SourceOwners, 50*time.Millisecond
-		want.SafeguardPercent, want.Domain = 90, "team"
+		want.SafeguardPercent, want.Protect, want.Domain = 90, api.ProtectStrict, "team"
 		want.Bounds = Bounds{MaxCPUMilli: 1500, Keep: api.Resources{CPUMilli: 1000, MemoryBytes: 64 << 20}}
 		c.expectFor("shop", want)
 		c.expectFor("other", cluster)
@@ -127,7 +127,7 @@ func TestSourceOfAPolicy(t *testing.T) {
 func TestAPolicyThatCannotBeReadObserves(t *testing.T) {
 	for field, value := range map[string]any{
 		"mode": "fully", "maxMode": "none", "source": "pool", "minLoan": "2h", "maxCPU": "-1", "minCPU": "9E", "minMemory": "2Pi",
-		"safeguardPercent": int64(96), "domain": "a/b",
+		"safeguardPercent": int64(96), "protect": "all", "domain": "a/b",
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			c := follow(t, configMap(map[string]string{"mode": "full"}))

@@ -48,6 +48,8 @@ type Settings struct {
 	// SafeguardPercent is the percentage of the CPU left to a donor at which its use makes the safeguard give everything back.
 	// A donor keeps so much that a right prediction of its CPU is no more than that (section 8.8 of the paper sweeps it).
 	SafeguardPercent int64
+	// Protect is how much of its weight a pod keeps under source node while it is owed CPU.
+	Protect api.Protect
 	// Domain is the lending domain that a HarvestPolicy names, or empty for the namespace's own. See DomainOf.
 	Domain string
 	// Platform are the namespaces whose pods wait for CPU on behalf of the functions.
@@ -80,7 +82,7 @@ func (n Namespaces) Has(namespace string) bool {
 
 // Default changes nothing on the cluster unless an annotation asks for it.
 var Default = Settings{
-	Mode: api.ModeObserve, MaxMode: api.ModeFull, Source: api.SourceNode, MinLoan: 100 * time.Millisecond, SafeguardPercent: 80,
+	Mode: api.ModeObserve, MaxMode: api.ModeFull, Source: api.SourceNode, MinLoan: 100 * time.Millisecond, SafeguardPercent: 80, Protect: api.ProtectHalf,
 	Platform: "istio-system,knative-serving,kourier-system,kserve", Placement: api.PlacementDefault,
 }
 

@@ -18,19 +18,19 @@ func TestParse(t *testing.T) {
 		data map[string]string
 		want Settings
 	}{
-		{"nothing", nil, Settings{Mode: api.ModeObserve, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan, SafeguardPercent: 80, Platform: Default.Platform, Placement: Default.Placement}},
+		{"nothing", nil, Settings{Mode: api.ModeObserve, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan, SafeguardPercent: 80, Protect: api.ProtectHalf, Platform: Default.Platform, Placement: Default.Placement}},
 		{"an example only", map[string]string{"_example": "mode: full"}, Default},
-		{"mode", map[string]string{"mode": "lend"}, Settings{Mode: api.ModeLend, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan, SafeguardPercent: 80, Platform: Default.Platform, Placement: Default.Placement}},
+		{"mode", map[string]string{"mode": "lend"}, Settings{Mode: api.ModeLend, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan, SafeguardPercent: 80, Protect: api.ProtectHalf, Platform: Default.Platform, Placement: Default.Placement}},
 		{"the most of all modes", map[string]string{"mode": "full", "max-mode": " observe"},
-			Settings{Mode: api.ModeFull, MaxMode: api.ModeObserve, Source: api.SourceNode, MinLoan: Default.MinLoan, SafeguardPercent: 80, Platform: Default.Platform, Placement: Default.Placement}},
-		{"source", map[string]string{"source": "owners"}, Settings{Mode: api.ModeObserve, MaxMode: Default.MaxMode, Source: api.SourceOwners, MinLoan: Default.MinLoan, SafeguardPercent: 80, Platform: Default.Platform, Placement: Default.Placement}},
+			Settings{Mode: api.ModeFull, MaxMode: api.ModeObserve, Source: api.SourceNode, MinLoan: Default.MinLoan, SafeguardPercent: 80, Protect: api.ProtectHalf, Platform: Default.Platform, Placement: Default.Placement}},
+		{"source", map[string]string{"source": "owners"}, Settings{Mode: api.ModeObserve, MaxMode: Default.MaxMode, Source: api.SourceOwners, MinLoan: Default.MinLoan, SafeguardPercent: 80, Protect: api.ProtectHalf, Platform: Default.Platform, Placement: Default.Placement}},
 		{"all, with space around them", map[string]string{"mode": " full\n", "source": "node\n"},
-			Settings{Mode: api.ModeFull, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan, SafeguardPercent: 80, Platform: Default.Platform, Placement: Default.Placement}},
+			Settings{Mode: api.ModeFull, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan, SafeguardPercent: 80, Protect: api.ProtectHalf, Platform: Default.Platform, Placement: Default.Placement}},
 		{"a platform", map[string]string{"platform-namespaces": "kourier-system, knative-serving,,kourier-system"},
-			Settings{Mode: api.ModeObserve, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan, SafeguardPercent: 80, Platform: "knative-serving,kourier-system", Placement: Default.Placement}},
-		{"no platform", map[string]string{"platform-namespaces": ""}, Settings{Mode: api.ModeObserve, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan, SafeguardPercent: 80, Placement: Default.Placement}},
+			Settings{Mode: api.ModeObserve, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan, SafeguardPercent: 80, Protect: api.ProtectHalf, Platform: "knative-serving,kourier-system", Placement: Default.Placement}},
+		{"no platform", map[string]string{"platform-namespaces": ""}, Settings{Mode: api.ModeObserve, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan, SafeguardPercent: 80, Protect: api.ProtectHalf, Placement: Default.Placement}},
 		{"a placement", map[string]string{"placement": " hash\n"},
-			Settings{Mode: api.ModeObserve, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan, SafeguardPercent: 80, Platform: Default.Platform, Placement: api.PlacementHash}},
+			Settings{Mode: api.ModeObserve, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan, SafeguardPercent: 80, Protect: api.ProtectHalf, Platform: Default.Platform, Placement: api.PlacementHash}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got, err := Parse(tc.data)
@@ -93,24 +93,24 @@ func TestParseNamesAllThatIsWrong(t *testing.T) {
 // its default. max-mode, which bounds all modes, makes Libra change nothing while it cannot be
 // read.
 func TestEditKeepsWhatCannotBeRead(t *testing.T) {
-	was := Settings{Mode: api.ModeFull, MaxMode: api.ModeLend, Source: api.SourceOwners, MinLoan: Default.MinLoan, SafeguardPercent: 80, Platform: "a,b", Placement: api.PlacementStock}
+	was := Settings{Mode: api.ModeFull, MaxMode: api.ModeLend, Source: api.SourceOwners, MinLoan: Default.MinLoan, SafeguardPercent: 80, Protect: api.ProtectHalf, Platform: "a,b", Placement: api.PlacementStock}
 	for name, tc := range map[string]struct {
 		data map[string]string
 		want Settings
 		says string
 	}{
 		"mode": {map[string]string{"mode": "on", "source": "node"},
-			Settings{Mode: api.ModeFull, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan, SafeguardPercent: 80, Platform: Default.Platform, Placement: api.PlacementDefault}, `want observe, lend or full; until it is corrected, "full" applies`},
+			Settings{Mode: api.ModeFull, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan, SafeguardPercent: 80, Protect: api.ProtectHalf, Platform: Default.Platform, Placement: api.PlacementDefault}, `want observe, lend or full; until it is corrected, "full" applies`},
 		"the most of all modes": {map[string]string{"max-mode": "none", "mode": "full"},
-			Settings{Mode: api.ModeFull, MaxMode: api.ModeObserve, Source: api.SourceNode, MinLoan: Default.MinLoan, SafeguardPercent: 80, Platform: Default.Platform, Placement: api.PlacementDefault}, `until it is corrected, "observe" applies`},
+			Settings{Mode: api.ModeFull, MaxMode: api.ModeObserve, Source: api.SourceNode, MinLoan: Default.MinLoan, SafeguardPercent: 80, Protect: api.ProtectHalf, Platform: Default.Platform, Placement: api.PlacementDefault}, `until it is corrected, "observe" applies`},
 		"source": {map[string]string{"source": "owner"},
-			Settings{Mode: api.ModeObserve, MaxMode: Default.MaxMode, Source: api.SourceOwners, MinLoan: Default.MinLoan, SafeguardPercent: 80, Platform: Default.Platform, Placement: api.PlacementDefault}, `until it is corrected, "owners" applies`},
+			Settings{Mode: api.ModeObserve, MaxMode: Default.MaxMode, Source: api.SourceOwners, MinLoan: Default.MinLoan, SafeguardPercent: 80, Protect: api.ProtectHalf, Platform: Default.Platform, Placement: api.PlacementDefault}, `until it is corrected, "owners" applies`},
 		"platform": {map[string]string{"platform-namespaces": "A", "mode": "lend"},
-			Settings{Mode: api.ModeLend, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan, SafeguardPercent: 80, Platform: "a,b", Placement: api.PlacementDefault}, `until it is corrected, "a,b" applies`},
+			Settings{Mode: api.ModeLend, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan, SafeguardPercent: 80, Protect: api.ProtectHalf, Platform: "a,b", Placement: api.PlacementDefault}, `until it is corrected, "a,b" applies`},
 		"placement": {map[string]string{"placement": "best", "mode": "lend"},
-			Settings{Mode: api.ModeLend, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan, SafeguardPercent: 80, Platform: Default.Platform, Placement: api.PlacementStock}, `until it is corrected, "stock" applies`},
+			Settings{Mode: api.ModeLend, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan, SafeguardPercent: 80, Protect: api.ProtectHalf, Platform: Default.Platform, Placement: api.PlacementStock}, `until it is corrected, "stock" applies`},
 		"a key that there is not": {map[string]string{"mod": "full", "mode": "lend"},
-			Settings{Mode: api.ModeLend, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan, SafeguardPercent: 80, Platform: Default.Platform, Placement: api.PlacementDefault}, "there is no such setting"},
+			Settings{Mode: api.ModeLend, MaxMode: Default.MaxMode, Source: api.SourceNode, MinLoan: Default.MinLoan, SafeguardPercent: 80, Protect: api.ProtectHalf, Platform: Default.Platform, Placement: api.PlacementDefault}, "there is no such setting"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := was.Edit(tc.data)

@@ -76,7 +76,7 @@ func (t *Tracker) lend(ctx context.Context, pod *corev1.Pod, info *podInfo) erro
 	// pod may still have, and use, more memory than it is owed.
 	set := t.lending.For(pod.Namespace)
 	mode := set.ModeOf(pod.Annotations)
-	info.safeguardPercent = set.SafeguardPercent
+	info.safeguardPercent, info.strict = set.SafeguardPercent, set.Protect == api.ProtectStrict
 	observes := mode != api.ModeLend && mode != api.ModeFull
 	if observes && !actuate.Resized(pod) {
 		return nil

@@ -81,6 +81,14 @@ func TestTrackerFollowsSettingsAndRevisions(t *testing.T) {
 	if info, _ := look("p"); info.ceilingMilli != 1800 {
 		t.Errorf("in full the pod may use %dm, want up to what the node has but for the reserve", info.ceilingMilli)
 	}
+	lending.protect = api.ProtectStrict
+	if info, _ := look("p"); !info.strict {
+		t.Error("the pod may fall behind others while it is owed, where the settings are strict")
+	}
+	lending.protect = api.ProtectHalf
+	if info, _ := look("p"); info.strict {
+		t.Error("the pod gives way to nobody, where it is to keep half")
+	}
 	if reads != 1 {
 		t.Errorf("the Revision was read %d times, want once", reads)
 	}

@@ -22,6 +22,8 @@ type podInfo struct {
 	// node says that the pod's CPU comes from the source node, and lends that the pod's mode lets
 	// its weight change.
 	node, lends bool
+	// strict says that the pod keeps all of its weight while it is owed.
+	strict bool
 	// borrows says that the pod's mode lets it have more than it is owed. memoryOwed is the bytes of
 	// memory that it is owed, whatever its mode; 0 while that is not known.
 	borrows    bool

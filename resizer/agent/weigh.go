@@ -142,7 +142,7 @@ func (w *weighing) limits() weightRange { return weightRange{w.file.Least(), w.f
 // contend makes a contender of a pod that is in flight. With tick it reads what the pod used.
 func (r *reflex) contend(e *entry, now time.Time, tick bool) {
 	w := &e.weighing
-	c := contender{pod: e.pod, allocation: e.info.allocation.CPUMilli}
+	c := contender{pod: e.pod, allocation: e.info.allocation.CPUMilli, strict: e.info.strict}
 	if known := w.flights.known; len(known) > 0 {
 		if tick {
 			r.attributeNow(e, now)

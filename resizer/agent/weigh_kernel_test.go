@@ -71,10 +71,11 @@ func (p *flightPool) set(flying map[string][]ranking) {
 
 // fixedLending has settings that a test sets.
 type fixedLending struct {
-	mode   api.Mode
-	source api.Source
-	change func()
-	unread atomic.Bool // the cluster's settings are not known yet
+	mode    api.Mode
+	source  api.Source
+	protect api.Protect
+	change  func()
+	unread  atomic.Bool // the cluster's settings are not known yet
 }
 
 func (l *fixedLending) Synced() bool                     { return !l.unread.Load() }
@@ -82,7 +83,7 @@ func (l *fixedLending) For(string) settings.Settings     { return l.Settings() }
 func (l *fixedLending) Source(string, string) api.Source { return l.source }
 func (l *fixedLending) OnChange(f func())                { l.change = f }
 func (l *fixedLending) Settings() settings.Settings {
-	return settings.Settings{Mode: l.mode, MaxMode: api.ModeFull, Source: l.source, CPUReserveMilli: 200}
+	return settings.Settings{Mode: l.mode, MaxMode: api.ModeFull, Source: l.source, Protect: l.protect, CPUReserveMilli: 200}
 }
 
 // littleLimits is less than a busy pod uses on the slowest machine, so that the pod is owed

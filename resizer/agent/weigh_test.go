@@ -190,6 +190,32 @@ func TestWeightsOfFlights(t *testing.T) {
 	}
 }
 
+// Where the settings are strict, a pod falls behind others only once it has had more than it is owed.
+func TestStrictWeights(t *testing.T) {
+	k := newRankedPair(t)
+	strict := func(is bool) {
+		for _, pod := range []string{"default/p1", "default/p0"} {
+			k.inform(pod, func(info *podInfo) { info.strict = is })
+		}
+	}
+	strict(true)
+	k.fly("default/p0", ms(1000))
+	k.fly("default/p1", ms(10))
+	k.tell()
+	k.wantWeights("both owed", 100, 100)
+	strict(false)
+	k.pass(weighEvery)
+	k.wantWeights("edited", 52, 148)
+	strict(true)
+	k.pass(weighEvery)
+	k.wantWeights("edited back", 100, 100)
+	k.burn("c0", ms(300), ms(200))
+	k.wantWeights("the long one has had more", 13, 187)
+	if n := k.counted("libra.agent.invariant.violations", ""); n != 0 {
+		t.Errorf("%d violations", n)
+	}
+}
+
 // An agent that hears that requests begin and end need not read the state for it, and an earlier
 // state takes nothing of that back.
 func TestWeightsOfWhatIsHeard(t *testing.T) {
@@ -651,8 +677,8 @@ func TestAnythingMayHappenToWeights(t *testing.T) {
 				p.broken = !p.broken
 			},
 			"settings": func(t *rapid.T) {
-				lends := rapid.Bool().Draw(t, "lends")
-				m.inform(m.pod(t), func(i *podInfo) { i.lends = lends })
+				lends, strict := rapid.Bool().Draw(t, "lends"), rapid.Bool().Draw(t, "strict")
+				m.inform(m.pod(t), func(i *podInfo) { i.lends, i.strict = lends, strict })
 			},
 			"": m.check,
 		})

@@ -16,7 +16,7 @@ const (
 	creditTime = 100 * time.Millisecond
 
 	// owedEighths and borrowedEighths are how many eighths of the kubelet's weight a pod in
-	// flight keeps: while it is owed, and while it uses more than its own.
+	// flight keeps: while it is owed and not strict, and while it uses more than its own.
 	owedEighths, borrowedEighths, allEighths = 4, 1, 8
 
 	// owedUrgency and levelUrgency are the factors by which a pod gets more of what floors leave:
@@ -83,6 +83,7 @@ type contender struct {
 	pod        string // namespace/name
 	kubelet    int64  // the weight that the kubelet gave it
 	allocation int64  // milli CPU that it is owed
+	strict     bool   // keeps all of its weight while it is owed
 	ran        time.Duration
 	works      []work // at least one
 }
@@ -141,7 +142,10 @@ type weightRange struct{ least, most int64 }
 // floorEighths returns the least weight that a pod may have, in eighths of the kernel's unit.
 func (c contender) floorEighths(owed bool, least int64) int64 {
 	eighths := int64(borrowedEighths)
-	if owed {
+	switch {
+	case owed && c.strict:
+		eighths = allEighths
+	case owed:
 		eighths = owedEighths
 	}
 	return max(eighths*c.kubelet, allEighths*least)

@@ -26,6 +26,7 @@ type simRequest struct {
 type simPod struct {
 	concurrency int   // requests at a time; 0 is any number
 	allocation  int64 // milli CPU
+	strict      bool
 }
 
 // simNode is a node whose CPU is divided among pods by weights, in parts as small as needed, and
@@ -127,7 +128,7 @@ func (s *simNode) weigh() {
 		if len(here) == 0 {
 			continue
 		}
-		c := contender{pod: fmt.Sprint(pod), kubelet: simKubelet, allocation: s.pods[pod].allocation}
+		c := contender{pod: fmt.Sprint(pod), kubelet: simKubelet, allocation: s.pods[pod].allocation, strict: s.pods[pod].strict}
 		var untold work
 		for _, r := range here {
 			if r.predicted >= s.quick {
@@ -221,15 +222,21 @@ type simulated struct {
 	p99         time.Duration
 }
 
-func simulate(ranking func([]work) []work) simulated { return simulateTelling(ranking, 0, 0) }
+func simulate(ranking func([]work) []work) simulated {
+	return simulateTelling(simPods(false), ranking, 0, 0)
+}
+
+// simPods are ten pods, half of which take one request at a time.
+func simPods(strict bool) (pods []simPod) {
+	for i := range 10 {
+		pods = append(pods, simPod{concurrency: i % 2, allocation: 300, strict: strict})
+	}
+	return pods
+}
 
 // simulateTelling tells only of requests that are not quick. Telling of one takes some CPU.
-func simulateTelling(ranking func([]work) []work, quick, cost time.Duration) simulated {
+func simulateTelling(pods []simPod, ranking func([]work) []work, quick, cost time.Duration) simulated {
 	const cores, load = 2.0, 0.95
-	var pods []simPod // half of them take one at a time
-	for i := range 10 {
-		pods = append(pods, simPod{concurrency: i % 2, allocation: 300})
-	}
 	var ended []*simRequest
 	for seed := range uint64(simSeeds) {
 		s := simNode{
@@ -278,9 +285,10 @@ func TestWeightsOnAFullNode(t *testing.T) {
 	short, mean := over("who has something done soonest", simulate(func(works []work) []work { return works }))
 	const quick, cost = pool.QuickCPU, 2 * time.Millisecond
 	every := func(works []work) []work { return works }
-	_, quickMean := over("the same, nobody told of quick ones", simulateTelling(every, quick, 0))
-	_, told := over("the same, where to tell of a request takes 2 ms of CPU", simulateTelling(every, 0, cost))
-	_, untold := over("both", simulateTelling(every, quick, cost))
+	_, quickMean := over("the same, nobody told of quick ones", simulateTelling(simPods(false), every, quick, 0))
+	_, told := over("the same, where to tell of a request takes 2 ms of CPU", simulateTelling(simPods(false), every, 0, cost))
+	_, untold := over("both", simulateTelling(simPods(false), every, quick, cost))
+	strictShort, strictMean := over("who has something done soonest, where nobody who is owed gives way", simulateTelling(simPods(true), every, 0, 0))
 	leastShort, leastMean := over("the least that is left", simulate(func(works []work) []work {
 		var all work // one request that has used what all have
 		for _, w := range works {
@@ -295,6 +303,9 @@ func TestWeightsOnAFullNode(t *testing.T) {
 	}))
 	if short > 0.8 || mean > 0.9 {
 		t.Errorf("%.2f to short requests and %.2f on average, want 0.8 and 0.9 at most", short, mean)
+	}
+	if strictShort > 1 || strictMean > 1 {
+		t.Errorf("%.2f to short requests and %.2f on average where nobody who is owed gives way, want no more than with the kubelet's weights", strictShort, strictMean)
 	}
 	if quickMean > 1.1*mean || untold > told {
 		t.Errorf("%.2f on average where nobody is told of quick ones, and %.2f where all are told of; where that takes CPU %.2f and %.2f",

@@ -98,6 +98,8 @@ func TestWeigh(t *testing.T) {
 	short := contender{group: here, pod: "default/short", kubelet: 100, allocation: 500, works: []work{{predicted: ms(10)}}}
 	long := contender{group: here, pod: "default/long", kubelet: 100, allocation: 500, works: []work{{predicted: time.Second}}}
 	hog := contender{group: here, pod: "default/hog", kubelet: 100, allocation: 500, ran: time.Second, works: []work{{used: time.Second, predicted: ms(100)}}}
+	strictShort, strictLong, strictHog := short, long, hog
+	strictShort.strict, strictLong.strict, strictHog.strict = true, true, true
 	elsewhere := hog
 	elsewhere.group = group{"burstable", "other"}
 
@@ -110,8 +112,11 @@ func TestWeigh(t *testing.T) {
 		// 50 + 100 · 64/65 and 50 + 100 · 1/65
 		"short before long": {[]contender{short, long}, []int64{148, 52}},
 		// 50 + 137.5 · 256/257 and 12.5 + 137.5 · 1/257
-		"owed before borrowing":  {[]contender{short, hog}, []int64{187, 13}},
-		"groups do not exchange": {[]contender{short, elsewhere}, []int64{100, 100}},
+		"owed before borrowing":                      {[]contender{short, hog}, []int64{187, 13}},
+		"none gives way while it is owed, if strict": {[]contender{strictShort, strictLong}, []int64{100, 100}},
+		// 100 + 87.5 · 256/257 and 12.5 + 87.5 · 1/257
+		"owed before borrowing, if strict": {[]contender{strictShort, strictHog}, []int64{187, 13}},
+		"groups do not exchange":           {[]contender{short, elsewhere}, []int64{100, 100}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -133,6 +138,7 @@ func contenders(limits weightRange) *rapid.Generator[[]contender] {
 				pod:        fmt.Sprintf("ns/p%d", i),
 				kubelet:    rapid.OneOf(rapid.Int64Range(limits.least, 100), rapid.Int64Range(limits.least, limits.most)).Draw(t, "kubelet"),
 				allocation: rapid.OneOf(rapid.Int64Range(1, 4000), rapid.Int64Range(1, 1<<40)).Draw(t, "allocation"),
+				strict:     rapid.Bool().Draw(t, "strict"),
 				ran:        time.Duration(duration.Draw(t, "ran")),
 				works:      make([]work, rapid.IntRange(1, 4).Draw(t, "works")),
 			}
@@ -155,7 +161,10 @@ func TestWeighConserves(t *testing.T) {
 			kubelets[p.group] += p.kubelet
 			members[p.group]++
 			floor := float64(p.kubelet) / 8
-			if p.owed() {
+			switch {
+			case p.owed() && p.strict:
+				floor = float64(p.kubelet)
+			case p.owed():
 				floor = float64(p.kubelet) / 2
 			}
 			if float64(weights[i]) <= floor-1 || weights[i] < limits.least || weights[i] > limits.most {

@@ -23,6 +23,7 @@ import (
 // +kubebuilder:printcolumn:name="Pods",type=integer,JSONPath=`.status.pods`,priority=1
 // +kubebuilder:printcolumn:name="Min Loan",type=string,JSONPath=`.spec.minLoan`,priority=1
 // +kubebuilder:printcolumn:name="Safeguard %",type=integer,JSONPath=`.spec.safeguardPercent`,priority=1
+// +kubebuilder:printcolumn:name="Protect",type=string,JSONPath=`.spec.protect`,priority=1
 // +kubebuilder:printcolumn:name="Domain",type=string,JSONPath=`.spec.domain`,priority=1
 // +kubebuilder:printcolumn:name="CPU Reserve",type=string,JSONPath=`.spec.cpuReserve`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
@@ -57,6 +58,11 @@ type Mode string
 //
 // +kubebuilder:validation:Enum=node;owners
 type Source string
+
+// Protect is how much of its weight a pod keeps while it has had less CPU than its limit allows: half or, with strict, all.
+//
+// +kubebuilder:validation:Enum=half;strict
+type Protect string
 
 // HarvestPolicySpec applies to all functions of a namespace, or of the cluster.
 type HarvestPolicySpec struct {
@@ -116,6 +122,13 @@ type HarvestPolicySpec struct {
 	// +kubebuilder:validation:Minimum=50
 	// +kubebuilder:validation:Maximum=95
 	SafeguardPercent *int32 `json:"safeguardPercent,omitempty"`
+
+	// protect is how much of the CPU weight that the kubelet gave it a pod keeps, under the source node, while it has had
+	// less CPU than its limit allows since its requests began. Other pods of its namespace that will have something done
+	// sooner may have the rest. It is half, which is built in, or strict, which is all.
+	//
+	// +optional
+	Protect Protect `json:"protect,omitempty"`
 
 	// domain names the functions that lend to one another: those of all namespaces whose policies name the same domain, on
 	// the same node. They lend memory and, under the source owners, CPU. Without a domain, or with the namespace's own name,
