@@ -126,7 +126,7 @@ func newCluster(t *testing.T, function roundTripper, objects ...runtime.Object) 
 		locks:    &memoryLocks{verdicts: map[key]verdict{}},
 		recorder: record.NewFakeRecorder(1000),
 	}
-	replayer := newReplayer(&url.URL{Scheme: "http", Host: "activator.test"}, defaultLimits().replay)
+	replayer := newReplayer(&url.URL{Scheme: "http", Host: "activator.test"})
 	replayer.client.Transport = roundTripper(func(r *http.Request) (*http.Response, error) {
 		c.replays.Add(1)
 		return function(r)
@@ -135,12 +135,11 @@ func newCluster(t *testing.T, function roundTripper, objects ...runtime.Object) 
 		clock:    clock.RealClock{},
 		logger:   zap.NewNop().Sugar(),
 		metrics:  m,
-		events:   events{c.recorder},
+		events:   c.recorder,
 		serving:  c.client,
 		locks:    c.locks,
 		replayer: replayer,
 		largest:  largest,
-		limits:   defaultLimits(),
 		inputs:   newInputs(),
 	}
 	c.client.PrependReactor("get", "services", func(action clienttesting.Action) (bool, runtime.Object, error) {

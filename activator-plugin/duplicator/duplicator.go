@@ -13,6 +13,7 @@ import (
 
 	"go.opentelemetry.io/otel/metric"
 	"go.uber.org/zap"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -25,47 +26,26 @@ import (
 	"libra.dev/libra/pkg/redisconn"
 )
 
-// limits are the Duplicator's time limits and intervals. They are fields so that tests do not depend on how busy a
-// machine is.
-type limits struct {
-	// duplication bounds a duplication without the removal. It leaves time for ready and for every replay to take its
-	// longest.
-	duplication  time.Duration
-	ready        time.Duration // until the copy is made and ready
-	replay       time.Duration // each
-	removeWithin time.Duration
-	pollEvery    time.Duration
-	lookEvery    time.Duration // for inputs that are due
-	sweepEvery   time.Duration
-	// leftBehindAfter exceeds duplication and removeWithin together.
-	leftBehindAfter time.Duration
+const (
+	// duplicationMost bounds a duplication without the removal. It leaves time for the copy and for every replay to take
+	// their longest.
+	duplicationMost = 9 * time.Minute
+	readyWithin     = 2 * time.Minute // until the copy is made and ready
+	replayWithin    = 30 * time.Second
+	removeWithin    = 30 * time.Second
+	pollEvery       = time.Second
+	lookEvery       = 5 * time.Second // for inputs that are due
+	sweepEvery      = 2 * time.Minute
+	// leftBehindAfter exceeds duplicationMost and removeWithin together.
+	leftBehindAfter = 15 * time.Minute
 
-	lockFor    time.Duration
-	renewEvery time.Duration
-	doneFor    time.Duration // in Redis, from when it was last asked about
-	failedFor  time.Duration // in Redis
-	settledFor time.Duration // until this activator asks Redis again
-	retryAfter time.Duration // if another activator was at it, or Redis did not answer
-}
-
-func defaultLimits() limits {
-	return limits{
-		duplication:     9 * time.Minute,
-		ready:           2 * time.Minute,
-		replay:          30 * time.Second,
-		removeWithin:    30 * time.Second,
-		pollEvery:       time.Second,
-		lookEvery:       5 * time.Second,
-		sweepEvery:      2 * time.Minute,
-		leftBehindAfter: 15 * time.Minute,
-		lockFor:         30 * time.Second,
-		renewEvery:      10 * time.Second,
-		doneFor:         30 * 24 * time.Hour,
-		failedFor:       24 * time.Hour,
-		settledFor:      24 * time.Hour,
-		retryAfter:      10 * time.Minute,
-	}
-}
+	lockFor    = 30 * time.Second
+	renewEvery = 10 * time.Second
+	doneFor    = 30 * 24 * time.Hour // in Redis, from when it was last asked about
+	failedFor  = 24 * time.Hour      // in Redis
+	settledFor = 24 * time.Hour      // until this activator asks Redis again
+	retryAfter = 10 * time.Minute    // if another activator was at it, or Redis did not answer
+)
 
 var (
 	errStopped = errors.New("the activator is stopping")
@@ -94,12 +74,11 @@ type Duplicator struct {
 	clock    clock.WithTicker
 	logger   *zap.SugaredLogger
 	metrics  *metrics
-	events   events
+	events   record.EventRecorder
 	serving  servingclient.Interface
 	locks    locks
 	replayer *replayer
 	largest  api.Resources
-	limits   limits
 	inputs   *inputs
 	close    func() error
 }
@@ -111,18 +90,16 @@ func New(o Options) (*Duplicator, error) {
 		return nil, err
 	}
 	locks := newRedisLocks(o.Redis, o.Owner)
-	limits := defaultLimits()
-	replayer := newReplayer(o.Activator, limits.replay)
+	replayer := newReplayer(o.Activator)
 	return &Duplicator{
 		clock:    o.Clock,
 		logger:   o.Logger.Named("duplicator"),
 		metrics:  m,
-		events:   events{o.Events},
+		events:   o.Events,
 		serving:  o.Serving,
 		locks:    locks,
 		replayer: replayer,
 		largest:  o.Largest,
-		limits:   limits,
 		inputs:   newInputs(),
 		close: func() error {
 			replayer.close()
@@ -139,20 +116,20 @@ func (d *Duplicator) Close() error { return d.close() }
 func (d *Duplicator) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		d.every(ctx, d.limits.sweepEvery, nil, func() { d.sweep(ctx) })
+		d.every(ctx, sweepEvery, nil, func() { d.sweep(ctx) })
 	})
 	wg.Go(func() {
 		// In a goroutine of its own, because a duplication takes minutes.
-		d.every(ctx, d.limits.lookEvery, d.inputs.asked, func() {
+		d.every(ctx, lookEvery, d.inputs.asked, func() {
 			for _, k := range d.inputs.toAsk() {
 				d.ask(ctx, k)
 			}
 		})
 	})
 	wg.Go(func() {
-		d.every(ctx, d.limits.lookEvery, d.inputs.full, func() {
+		d.every(ctx, lookEvery, d.inputs.full, func() {
 			for ctx.Err() == nil {
-				j, ok := d.inputs.take(d.clock.Now(), d.limits.settledFor)
+				j, ok := d.inputs.take(d.clock.Now())
 				if !ok {
 					return
 				}
@@ -193,51 +170,51 @@ func (d *Duplicator) skip(ctx context.Context, k key, v verdict, err error) (wai
 	case err != nil:
 		d.logger.Warnw("Not duplicating inputs for now: failed to read or take the lock", "function", k.String(), zap.Error(err))
 		d.metrics.onSkipped(k.NamespacedName, reasonNoLock)
-		return d.limits.retryAfter
+		return retryAfter
 	case v == verdictDone:
 		d.metrics.onSkipped(k.NamespacedName, reasonDone)
 		// It stays done for as long as requests come.
-		if err := d.locks.prolong(ctx, k, d.limits.doneFor); err != nil {
+		if err := d.locks.prolong(ctx, k, doneFor); err != nil {
 			d.logger.Warnw("Failed to note that a function is still in use; its inputs may be duplicated again", "function", k.String(), zap.Error(err))
 		}
-		return d.limits.settledFor
+		return settledFor
 	case v == verdictFailed:
 		d.metrics.onSkipped(k.NamespacedName, reasonFailed)
-		return d.limits.settledFor
+		return settledFor
 	default:
 		d.metrics.onSkipped(k.NamespacedName, reasonBusy)
-		return d.limits.retryAfter
+		return retryAfter
 	}
 }
 
 // handle duplicates the inputs of a revision, unless that was done already or another activator is at it.
 func (d *Duplicator) handle(ctx context.Context, j job) {
 	k := keyOf(j.rev)
-	wait := d.limits.settledFor
+	wait := settledFor
 	defer func() {
 		now := d.clock.Now()
 		d.inputs.done(j, now.Add(wait), now)
 	}()
-	v, err := d.locks.acquire(ctx, k, d.limits.lockFor)
+	v, err := d.locks.acquire(ctx, k, lockFor)
 	if err != nil || v != verdictHeld {
 		wait = d.skip(ctx, k, v, err)
 		return
 	}
 
 	counts, err := d.hold(ctx, j)
-	v, ttl, result := verdictDone, d.limits.doneFor, resultFinished
+	v, ttl, result := verdictDone, doneFor, resultFinished
 	switch {
 	case err == nil:
 		d.logger.Infow("Duplicated the inputs of a function", "function", k.String(), "replays", counts.String())
-		d.events.finished(j.rev, counts)
+		d.tell(j.rev, corev1.EventTypeNormal, eventFinished, "Replayed inputs to the copy: %s", counts)
 	case errors.Is(err, errStopped):
 		// Another activator may do it right away.
 		v, ttl, result = verdictFailed, 0, resultStopped
 		d.logger.Infow("Stopped duplicating the inputs of a function", "function", k.String(), "replays", counts.String())
 	default:
-		v, ttl, result = verdictFailed, d.limits.failedFor, resultFailed
+		v, ttl, result = verdictFailed, failedFor, resultFailed
 		d.logger.Warnw("Failed to duplicate the inputs of a function", "function", k.String(), "replays", counts.String(), zap.Error(err))
-		d.events.failed(j.rev, err)
+		d.tell(j.rev, corev1.EventTypeWarning, eventFailed, "Failed to duplicate inputs: %v", err)
 	}
 	d.metrics.onDuplication(k.NamespacedName, result)
 	settleCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), redisWithin)
@@ -254,7 +231,7 @@ func (d *Duplicator) hold(ctx context.Context, j job) (tally, error) {
 	var renewing sync.WaitGroup
 	renewing.Go(func() {
 		held := d.clock.Now()
-		ticker := d.clock.NewTicker(d.limits.renewEvery)
+		ticker := d.clock.NewTicker(renewEvery)
 		defer ticker.Stop()
 		for {
 			select {
@@ -263,11 +240,11 @@ func (d *Duplicator) hold(ctx context.Context, j job) (tally, error) {
 			case <-ticker.C():
 			}
 			now := d.clock.Now()
-			err := d.locks.renew(ctx, k, d.limits.lockFor)
+			err := d.locks.renew(ctx, k, lockFor)
 			switch {
 			case err == nil:
 				held = now
-			case errors.Is(err, errLost) || d.clock.Since(held) >= d.limits.lockFor:
+			case errors.Is(err, errLost) || d.clock.Since(held) >= lockFor:
 				cancel(fmt.Errorf("%w: %w", errNotHeld, err))
 				return
 			}
@@ -281,8 +258,8 @@ func (d *Duplicator) hold(ctx context.Context, j job) (tally, error) {
 
 // duplicate makes the copy, replays the inputs to it and removes it, even after an error.
 func (d *Duplicator) duplicate(parent context.Context, j job) (counts tally, err error) {
-	ctx, cancel := context.WithTimeoutCause(parent, d.limits.duplication,
-		fmt.Errorf("the duplication took more than %v", d.limits.duplication))
+	ctx, cancel := context.WithTimeoutCause(parent, duplicationMost,
+		fmt.Errorf("the duplication took more than %v", duplicationMost))
 	defer cancel()
 	k := keyOf(j.rev)
 	var uid types.UID
@@ -292,13 +269,13 @@ func (d *Duplicator) duplicate(parent context.Context, j job) (counts tally, err
 			// it is old enough.
 			return
 		}
-		removeCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.limits.removeWithin)
+		removeCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeWithin)
 		defer cancel()
 		removal := d.remove(removeCtx, j.rev.Namespace, j.rev.Name, uid)
 		d.metrics.onRemoval(k.NamespacedName, removal, false)
 		if removal != nil && !errors.Is(removal, errForeign) {
-			d.logger.Errorw("Failed to remove a copy; it will be removed when it is old enough", "function", k.String(), zap.Error(removal))
-			d.events.notRemoved(j.rev, removal)
+			d.logger.Errorw("Failed to remove a copy; it will be removed when it is old enough", "function", k.String(), "copy", copyName(j.rev.Name), zap.Error(removal))
+			d.tell(j.rev, corev1.EventTypeWarning, eventNotRemoved, "The copy %s is not removed yet: %v", copyName(j.rev.Name), removal)
 		}
 	}()
 	defer func() {
@@ -309,13 +286,14 @@ func (d *Duplicator) duplicate(parent context.Context, j job) (counts tally, err
 			err = fmt.Errorf("%w: %w", cause, err)
 		}
 	}()
-	deadline := d.clock.Now().Add(d.limits.ready)
+	deadline := d.clock.Now().Add(readyWithin)
 	if uid, err = d.create(ctx, j.rev, deadline); err != nil {
 		return nil, err
 	}
 	replays := plan(j.inputs)
 	d.metrics.onCopy(k.NamespacedName)
-	d.events.started(j.rev, len(j.inputs), len(replays))
+	d.tell(j.rev, corev1.EventTypeNormal, eventStarted, "Replaying %d kept inputs as %d scaled requests to the copy %s",
+		len(j.inputs), len(replays), copyName(j.rev.Name))
 	d.logger.Infow("Duplicating the inputs of a function", "function", k.String(), "copy", copyName(j.rev.Name),
 		"inputs", len(j.inputs), "replays", len(replays))
 	to, err := d.awaitReady(ctx, j.rev, uid, deadline)
@@ -378,7 +356,7 @@ func (d *Duplicator) awaitReady(ctx context.Context, rev *v1.Revision, uid types
 			err = errors.New(whyNotReady(service))
 		}
 		if d.clock.Now().After(deadline) {
-			return types.NamespacedName{}, fmt.Errorf("the Service %s/%s is not ready after %v: %w", rev.Namespace, name, d.limits.ready, err)
+			return types.NamespacedName{}, fmt.Errorf("the Service %s/%s is not ready after %v: %w", rev.Namespace, name, readyWithin, err)
 		}
 		if paused := d.pause(ctx); paused != nil {
 			return types.NamespacedName{}, fmt.Errorf("waiting for Service %s/%s: %w", rev.Namespace, name, err)
@@ -396,7 +374,7 @@ func whyNotReady(service *v1.Service) string {
 
 func (d *Duplicator) pause(ctx context.Context) error {
 	select {
-	case <-d.clock.After(d.limits.pollEvery):
+	case <-d.clock.After(pollEvery):
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -62,9 +63,15 @@ func TestDuplicationEndsWithNoCopyLeft(t *testing.T) {
 			verdict: verdictFailed, event: "none of 24 replays succeeded: 24 client_error", replayed: true},
 		{name: "the function is slow", function: respondAfter(28 * time.Second), lasts: 6 * time.Minute,
 			verdict: verdictDone, event: "24 ok", replayed: true},
-		{name: "there is no time for all replays", function: respondAfter(28 * time.Second), lasts: 6 * time.Minute,
-			arrange: func(c *cluster) { c.limits.duplication = 5 * time.Minute },
-			verdict: verdictFailed, event: "the duplication took more than 5m0s: only 20 of 24 replays", replayed: true},
+		{name: "there is no time for all replays", function: respondAfter(28 * time.Second), lasts: 10 * time.Minute,
+			arrange: func(c *cluster) {
+				slow := sync.OnceFunc(func() { time.Sleep(4 * time.Minute) })
+				c.client.PrependReactor("get", "services", func(clienttesting.Action) (bool, runtime.Object, error) {
+					slow()
+					return false, nil, nil
+				})
+			},
+			verdict: verdictFailed, event: "the duplication took more than 9m0s: only 20 of 24 replays", replayed: true},
 		{name: "the function hangs", function: hang, lasts: 7 * time.Minute,
 			verdict: verdictFailed, event: "none of 24 replays succeeded: 24 timeout", replayed: true},
 		{name: "the copy is never ready", function: respond(200), lasts: 3 * time.Minute,
@@ -125,7 +132,7 @@ func TestDuplicationEndsWithNoCopyLeft(t *testing.T) {
 				c.gather(t, rev)
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
-				j, ok := c.inputs.take(c.clock.Now(), time.Hour)
+				j, ok := c.inputs.take(c.clock.Now())
 				if !ok {
 					t.Fatal("nothing is due")
 				}
@@ -189,9 +196,9 @@ func TestLockIsRenewed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, hang)
 		c.gather(t, newRevision("shop-00001"))
-		j, _ := c.inputs.take(c.clock.Now(), time.Hour)
+		j, _ := c.inputs.take(c.clock.Now())
 		c.handle(t.Context(), j)
-		if want := int(maxReplays/parallel*c.limits.replay/c.limits.renewEvery) - 1; c.locks.renewals < want {
+		if want := int(maxReplays/parallel*replayWithin/renewEvery) - 1; c.locks.renewals < want {
 			t.Errorf("%d renewals, want at least %d", c.locks.renewals, want)
 		}
 	})
@@ -210,7 +217,7 @@ func TestNoCopyWithoutTheLock(t *testing.T) {
 				rev := newRevision("shop-00001")
 				arrange(c.locks, keyOf(rev))
 				c.gather(t, rev)
-				j, _ := c.inputs.take(c.clock.Now(), time.Hour)
+				j, _ := c.inputs.take(c.clock.Now())
 				c.handle(t.Context(), j)
 				if len(c.client.Actions()) != 0 || c.replays.Load() != 0 {
 					t.Errorf("%d calls of the API, %d replays", len(c.client.Actions()), c.replays.Load())
@@ -235,10 +242,10 @@ func TestNothingIsKeptOfWhatIsSettled(t *testing.T) {
 		again     time.Duration // when it is asked again
 	}{
 		{name: "nothing is known", kept: true},
-		{name: "done", verdict: verdictDone, prolonged: defaultLimits().doneFor, again: defaultLimits().settledFor},
-		{name: "failed", verdict: verdictFailed, again: defaultLimits().settledFor},
-		{name: "busy", verdict: verdictBusy, again: defaultLimits().retryAfter},
-		{name: "Redis is away", err: errors.New("no answer"), again: defaultLimits().retryAfter},
+		{name: "done", verdict: verdictDone, prolonged: doneFor, again: settledFor},
+		{name: "failed", verdict: verdictFailed, again: settledFor},
+		{name: "busy", verdict: verdictBusy, again: retryAfter},
+		{name: "Redis is away", err: errors.New("no answer"), again: retryAfter},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -296,7 +303,7 @@ func TestSuccessorsCopyIsLeftAlone(t *testing.T) {
 		"before it knows its own": func(c *cluster, replaced func()) {
 			c.locks.renewing = errLost
 			c.client.PrependReactor("create", "services", func(action clienttesting.Action) (bool, runtime.Object, error) {
-				time.Sleep(c.limits.renewEvery) // the answer comes once the lock is lost
+				time.Sleep(renewEvery) // the answer comes once the lock is lost
 				err := c.client.Tracker().Add(action.(clienttesting.CreateAction).GetObject())
 				replaced()
 				return true, nil, errors.Join(errors.New("no answer"), err)
@@ -309,7 +316,7 @@ func TestSuccessorsCopyIsLeftAlone(t *testing.T) {
 				rev := newRevision("shop-00001")
 				lose(c, func() { c.replace(t, rev) })
 				c.gather(t, rev)
-				j, _ := c.inputs.take(c.clock.Now(), time.Hour)
+				j, _ := c.inputs.take(c.clock.Now())
 				c.handle(t.Context(), j)
 				if copies := c.copies(t); len(copies) != 1 || copies[0].UID != "theirs" {
 					t.Errorf("%d copies are left, want the other's", len(copies))
@@ -328,7 +335,7 @@ func TestCopyThatWasReplacedIsNotUsed(t *testing.T) {
 		c.neverReady.Store(true)
 		rev := newRevision("shop-00001")
 		c.gather(t, rev)
-		j, _ := c.inputs.take(c.clock.Now(), time.Hour)
+		j, _ := c.inputs.take(c.clock.Now())
 		time.AfterFunc(5*time.Second, func() {
 			c.replace(t, rev)
 			c.neverReady.Store(false)
@@ -345,7 +352,7 @@ func TestWhatWasLeftBehindIsReplaced(t *testing.T) {
 		rev := newRevision("shop-00001")
 		c := newCluster(t, respond(200), copyOf(rev, api.Resources{}))
 		c.gather(t, rev)
-		j, _ := c.inputs.take(c.clock.Now(), time.Hour)
+		j, _ := c.inputs.take(c.clock.Now())
 		c.handle(t.Context(), j)
 		if got := c.locks.verdicts[keyOf(rev)]; got != verdictDone {
 			t.Errorf("verdict = %q, want %q; events:\n%s", got, verdictDone, c.recorded())
@@ -362,13 +369,13 @@ func TestAnothersServiceIsLeftAlone(t *testing.T) {
 		theirs := &v1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: copyName(rev.Name)}}
 		c := newCluster(t, respond(200), theirs)
 		c.gather(t, rev)
-		j, _ := c.inputs.take(c.clock.Now(), time.Hour)
+		j, _ := c.inputs.take(c.clock.Now())
 		c.handle(t.Context(), j)
 		if len(c.copies(t)) != 1 || c.count("delete") != 0 || c.replays.Load() != 0 {
 			t.Errorf("%d Services, %d deletions, %d replays", len(c.copies(t)), c.count("delete"), c.replays.Load())
 		}
-		if got := c.recorded(); !strings.Contains(got, errForeign.Error()) {
-			t.Errorf("the events do not say why:\n%s", got)
+		if got := c.recorded(); !strings.Contains(got, errForeign.Error()) || strings.Count(got, copyName(rev.Name)) != 1 {
+			t.Errorf("the events do not say why, and of which Service, once:\n%s", got)
 		}
 	})
 }
@@ -380,7 +387,7 @@ func TestCopyThatCannotBeRemovedIsTold(t *testing.T) {
 			return true, nil, errors.New("the API server is away")
 		})
 		c.gather(t, newRevision("shop-00001"))
-		j, _ := c.inputs.take(c.clock.Now(), time.Hour)
+		j, _ := c.inputs.take(c.clock.Now())
 		c.handle(t.Context(), j)
 		if got := c.recorded(); !strings.Contains(got, "CopyNotRemoved") || !strings.Contains(got, "the API server is away") {
 			t.Errorf("the events do not say so:\n%s", got)

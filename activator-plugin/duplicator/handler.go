@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"sync"
 
+	corev1 "k8s.io/api/core/v1"
 	activatorhandler "knative.dev/serving/pkg/activator/handler"
 	v1 "knative.dev/serving/pkg/apis/serving/v1"
 
@@ -70,10 +71,10 @@ func (d *Duplicator) wants(rev *v1.Revision) bool {
 	if why == reasonNone {
 		return true
 	}
-	if d.inputs.refuse(k, now.Add(d.limits.settledFor), now) {
+	if d.inputs.refuse(k, now.Add(settledFor), now) {
 		d.metrics.onSkipped(k.NamespacedName, why)
 		d.logger.Warnw("Not duplicating the inputs of a function", "function", k.String(), "reason", note)
-		d.events.refused(rev, note)
+		d.tell(rev, corev1.EventTypeWarning, eventRefused, "%s", note)
 	}
 	return false
 }

@@ -45,9 +45,8 @@ func newKeeper(t testing.TB) keeper {
 			clock:    clk,
 			logger:   zaptest.NewLogger(t).Sugar(),
 			metrics:  m,
-			events:   events{recorder},
-			replayer: newReplayer(nil, time.Minute),
-			limits:   defaultLimits(),
+			events:   recorder,
+			replayer: newReplayer(nil),
 			inputs:   newInputs(),
 		},
 		clock:    clk,
@@ -110,7 +109,7 @@ func TestNothingIsKeptWithoutTheOptIn(t *testing.T) {
 				t.Errorf("kept %d inputs", len(got))
 			}
 			k.clock.Step(time.Hour)
-			if _, due := k.inputs.take(k.clock.Now(), time.Hour); due {
+			if _, due := k.inputs.take(k.clock.Now()); due {
 				t.Error("there is something to duplicate")
 			}
 		})

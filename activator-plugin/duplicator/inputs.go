@@ -200,7 +200,7 @@ func (in *inputs) abandon(k key, length int64) {
 // take returns a revision whose inputs are to be used now: the one that has waited
 // longest. No more of its inputs are gathered for settledFor, unless done sets another
 // time.
-func (in *inputs) take(now time.Time, settledFor time.Duration) (job, bool) {
+func (in *inputs) take(now time.Time) (job, bool) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	var first key

@@ -45,7 +45,7 @@ func TestMemoryIsBounded(t *testing.T) {
 			},
 			"take": func(rt *rapid.T) {
 				now = now.Add(time.Minute)
-				if j, ok := k.inputs.take(now, time.Minute); ok {
+				if j, ok := k.inputs.take(now); ok {
 					jobs = append(jobs, j)
 				}
 			},
@@ -136,11 +136,11 @@ func TestDueWhenFullOrAfterAWhile(t *testing.T) {
 	k := newKeeper(t)
 	rev := newRevision("shop-00001")
 	k.do(rev, post("1"))
-	if _, due := k.inputs.take(k.clock.Now(), time.Hour); due {
+	if _, due := k.inputs.take(k.clock.Now()); due {
 		t.Fatal("one input is due at once")
 	}
 	k.clock.Step(gatherFor)
-	j, due := k.inputs.take(k.clock.Now(), time.Hour)
+	j, due := k.inputs.take(k.clock.Now())
 	if !due || len(j.inputs) != 1 {
 		t.Fatalf("after %v: %d inputs, due: %v", gatherFor, len(j.inputs), due)
 	}
@@ -153,7 +153,7 @@ func TestDueWhenFullOrAfterAWhile(t *testing.T) {
 	for range 2 * wantedInputs {
 		k.do(other, post("1"))
 	}
-	if j, due := k.inputs.take(k.clock.Now(), time.Hour); !due || len(j.inputs) != wantedInputs {
+	if j, due := k.inputs.take(k.clock.Now()); !due || len(j.inputs) != wantedInputs {
 		t.Errorf("%d inputs, due: %v, want %d at once", len(j.inputs), due, wantedInputs)
 	}
 }

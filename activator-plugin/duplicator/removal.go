@@ -15,10 +15,11 @@ import (
 )
 
 // errForeign says that a Service with a copy's name is not a copy.
-var errForeign = errors.New("it is not a copy that Libra made")
+var errForeign = errors.New("there is a Service of that name that Libra did not make")
 
 // remove returns nil once the copy with the UID, or without a UID any copy of the
-// revision, is gone or its deletion has begun. It tries until ctx is done.
+// revision, is gone or its deletion has begun. It tries until ctx is done. Its errors
+// leave the copy's name to the caller.
 func (d *Duplicator) remove(ctx context.Context, namespace, revision string, uid types.UID) error {
 	for {
 		var err error
@@ -31,7 +32,7 @@ func (d *Duplicator) remove(ctx context.Context, namespace, revision string, uid
 			return err
 		}
 		select {
-		case <-d.clock.After(d.limits.pollEvery):
+		case <-d.clock.After(pollEvery):
 		case <-ctx.Done():
 			return err
 		}
@@ -45,10 +46,10 @@ func (d *Duplicator) tryRemove(ctx context.Context, namespace, revision string) 
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("reading Service %s/%s: %w", namespace, name, err)
+		return fmt.Errorf("reading the Service: %w", err)
 	}
 	if !isCopyOf(service, revision) {
-		return fmt.Errorf("leaving Service %s/%s alone: %w", namespace, name, errForeign)
+		return errForeign
 	}
 	return d.delete(ctx, namespace, name, service.UID)
 }
@@ -62,7 +63,7 @@ func (d *Duplicator) delete(ctx context.Context, namespace, name string, uid typ
 		PropagationPolicy: &background,
 	})
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-		return fmt.Errorf("deleting Service %s/%s: %w", namespace, name, err)
+		return fmt.Errorf("deleting the Service: %w", err)
 	}
 	return nil
 }
@@ -70,7 +71,7 @@ func (d *Duplicator) delete(ctx context.Context, namespace, name string, uid typ
 // sweep removes copies that killed activators left behind: those older than any
 // duplication lasts.
 func (d *Duplicator) sweep(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, d.limits.removeWithin)
+	ctx, cancel := context.WithTimeout(ctx, removeWithin)
 	defer cancel()
 	services, err := d.serving.ServingV1().Services(metav1.NamespaceAll).List(ctx, metav1.ListOptions{LabelSelector: api.CopyOfLabel})
 	if err != nil {
@@ -82,7 +83,7 @@ func (d *Duplicator) sweep(ctx context.Context) {
 	for i := range services.Items {
 		service := &services.Items[i]
 		revision := service.Labels[api.CopyOfLabel]
-		if d.clock.Since(service.CreationTimestamp.Time) < d.limits.leftBehindAfter || !isCopyOf(service, revision) {
+		if d.clock.Since(service.CreationTimestamp.Time) < leftBehindAfter || !isCopyOf(service, revision) {
 			continue
 		}
 		err := d.delete(ctx, service.Namespace, service.Name, service.UID)

@@ -36,10 +36,10 @@ type replayer struct {
 	url    *url.URL
 	secret string
 	client *http.Client
-	within time.Duration
+	within time.Duration // each
 }
 
-func newReplayer(base *url.URL, within time.Duration) *replayer {
+func newReplayer(base *url.URL) *replayer {
 	return &replayer{
 		url:    base,
 		secret: rand.Text(),
@@ -52,7 +52,7 @@ func newReplayer(base *url.URL, within time.Duration) *replayer {
 			},
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
-		within: within,
+		within: replayWithin,
 	}
 }
 

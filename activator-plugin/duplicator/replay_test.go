@@ -26,7 +26,7 @@ func newTestReplayer(t *testing.T, activator http.HandlerFunc) *replayer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := newReplayer(base, time.Minute)
+	r := newReplayer(base)
 	t.Cleanup(r.close)
 	return r
 }

@@ -49,6 +49,7 @@ func Explain(rev *v1.Revision, of settings.Settings, source api.Source, autoscal
 		e.Bypass = why
 	}
 	concurrency := int(rev.Spec.GetContainerConcurrency())
+	ranked := set.mode != api.ModeObserve && source == api.SourceNode
 	e.Role = string(roleObserved)
 	switch {
 	case api.IsCopy(rev.Labels):
@@ -56,6 +57,9 @@ func Explain(rev *v1.Revision, of settings.Settings, source api.Source, autoscal
 		return e, nil
 	case concurrency == 0:
 		e.Reason = string(reasonConcurrency)
+		if ranked && p != nil {
+			_, e.Quick = volumes{}.ranked(*p, concurrency, false)
+		}
 		return e, nil
 	case p == nil:
 		e.Reason = string(reasonNoPrediction)
@@ -66,7 +70,7 @@ func Explain(rev *v1.Revision, of settings.Settings, source api.Source, autoscal
 	if bypassed {
 		could.surplus = api.Resources{}
 	}
-	if set.mode != api.ModeObserve && source == api.SourceNode {
+	if ranked {
 		could, e.Quick = could.ranked(*p, concurrency, false)
 	}
 	r, reason := set.roleOf(set.allow(could))

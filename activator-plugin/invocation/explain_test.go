@@ -47,6 +47,9 @@ func TestExplain(t *testing.T) {
 		"no prediction": {mode: "full", source: "owners", concurrency: 1, capacity: "-1", role: "observed", reason: "no_prediction"},
 		"no bound of concurrency": {mode: "full", source: "owners", capacity: "-1", prediction: donor,
 			role: "observed", reason: "concurrency"},
+		"no bound of concurrency, over soon": {mode: "full", source: "node", capacity: "-1",
+			prediction: &predict.Prediction{Demand: res(300, 100), Duration: time.Second, CPUTime: 10 * time.Millisecond},
+			role:       "observed", reason: "concurrency", quick: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			rev := &v1.Revision{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{

@@ -386,7 +386,7 @@ func (f *flight) onEnd(span trace.Span, outcome pool.Outcome, err error, took ti
 	addError(span, err)
 	f.onCall(opEnd, err, took)
 	if err != nil {
-		f.log("Failed to end an invocation; trying again", err)
+		f.log("Failed to end an invocation; it ends in the pool with a retry, or when its lease expires", err)
 		return false
 	}
 	f.metrics.onEnded(f.rev, outcome)

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
-	"knative.dev/serving/pkg/apis/config"
 	v1 "knative.dev/serving/pkg/apis/serving/v1"
 
 	"libra.dev/libra/activator-plugin/queue"
@@ -57,12 +56,9 @@ func (m *Manager) orderOf(rev *v1.Revision) queue.Order {
 // timeoutOf returns how long a request may wait and run before its response has to have
 // ended or, where that is bounded, begun.
 func timeoutOf(rev *v1.Revision) time.Duration {
-	seconds := int64(config.DefaultRevisionTimeoutSeconds)
-	if s := rev.Spec.TimeoutSeconds; s != nil {
-		seconds = *s
-	}
+	timeout := longest(rev)
 	if s := rev.Spec.ResponseStartTimeoutSeconds; s != nil && *s > 0 {
-		seconds = min(seconds, *s)
+		timeout = min(timeout, time.Duration(*s)*time.Second)
 	}
-	return time.Duration(seconds) * time.Second
+	return timeout
 }

@@ -3,7 +3,6 @@ package invocation
 import (
 	"context"
 	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -298,10 +297,7 @@ func podOf(pod *corev1.Pod) placement.Pod {
 }
 
 func takesRequests(pod *corev1.Pod) bool {
-	return pod.DeletionTimestamp == nil && pod.Status.Phase == corev1.PodRunning &&
-		slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
-			return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
-		})
+	return pod.DeletionTimestamp == nil && pod.Status.Phase == corev1.PodRunning && api.PodReady(pod)
 }
 
 // trim keeps only the fields of a pod that are read, because the informer keeps every pod in memory.

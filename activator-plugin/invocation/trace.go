@@ -15,8 +15,6 @@ import (
 )
 
 const (
-	instrumentation = "libra.dev/libra/activator-plugin/invocation"
-
 	spanBegin = "libra.begin"
 	spanEnd   = "libra.end"
 )
@@ -31,7 +29,7 @@ func newTracer(provider trace.TracerProvider) trace.Tracer {
 	if provider == nil {
 		provider = noop.NewTracerProvider()
 	}
-	return provider.Tracer(instrumentation)
+	return provider.Tracer(scopeName)
 }
 
 // span starts the span of a call to the pool, as a child of the request's. Such calls

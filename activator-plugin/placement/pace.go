@@ -14,7 +14,12 @@ type Pace struct {
 	Every, Jitter time.Duration
 	// MostBackoff bounds the wait when nobody answers, which doubles each time.
 	MostBackoff time.Duration
+	// Idle says that nobody needs the answers for now, so that the interval is idleEvery until Woken. Both may be nil.
+	Idle  func() bool
+	Woken <-chan struct{}
 }
+
+const idleEvery = time.Second
 
 // Repeat asks until ctx is done, and passes each result to heard. told says whether any Redis told what it knows,
 // and err has the errors of those that did not.
@@ -28,7 +33,11 @@ func (p Pace) Repeat(ctx context.Context, clk clock.Clock, ask func(context.Cont
 		}
 		took := clk.Since(began)
 		heard(err, took)
-		delay := max(0, p.Every-took)
+		every := p.Every
+		if p.Idle != nil && p.Idle() {
+			every = idleEvery
+		}
+		delay := max(0, every-took)
 		if err == nil || told {
 			backoff = p.Every
 		} else {
@@ -41,6 +50,8 @@ func (p Pace) Repeat(ctx context.Context, clk clock.Clock, ask func(context.Cont
 			timer.Stop()
 			return
 		case <-timer.C():
+		case <-p.Woken:
+			timer.Stop()
 		}
 	}
 }

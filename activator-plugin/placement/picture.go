@@ -28,6 +28,8 @@ const (
 	callTimeout = 500 * time.Millisecond
 	// callsMost bounds the calls of one refresh, each of which tells of up to 50 nodes of each Redis.
 	callsMost = 100
+	// idleAfter is how long after its last use the picture is refreshed less often.
+	idleAfter = time.Minute
 
 	// A node or Redis that is gone for forgetAfter is forgotten. The picture looks for those every forgetEvery.
 	forgetAfter = time.Minute
@@ -56,6 +58,8 @@ type Picture struct {
 	start    time.Time
 	asked    atomic.Int64 // the last refresh to begin
 	bounded  atomic.Int64 // the moment from which the bounds hold
+	used     atomic.Int64 // the moment of its last use
+	woken    chan struct{}
 	choosing choosing
 
 	mu        sync.Mutex
@@ -117,6 +121,7 @@ func NewPicture(o PictureOptions) (*Picture, error) {
 		clock:    o.Clock,
 		logger:   o.Logger,
 		start:    o.Clock.Now(),
+		woken:    make(chan struct{}, 1),
 		nodes:    make(map[string]*nodeViews),
 		lent:     make(map[string]*board),
 		redis:    make(map[string]*redisPart),
@@ -164,9 +169,26 @@ func (p *Picture) nodeOf(name string) *nodeViews {
 	return n
 }
 
+// Use says that a request is placed by the picture. For idleAfter from then on, the picture is refreshed often.
+func (p *Picture) Use(now time.Time) {
+	at := p.momentOf(now)
+	wasIdle := p.idleAt(at)
+	p.used.Store(int64(at))
+	if wasIdle {
+		select {
+		case p.woken <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func (p *Picture) idleAt(at moment) bool { return at-moment(p.used.Load()) > moment(idleAfter) }
+
 // Run refreshes the picture until ctx is done.
 func (p *Picture) Run(ctx context.Context) {
-	Pace{Every: refreshEvery, Jitter: refreshJitter, MostBackoff: mostBackoff}.Repeat(ctx, p.clock, p.refresh, func(err error, took time.Duration) {
+	pace := Pace{Every: refreshEvery, Jitter: refreshJitter, MostBackoff: mostBackoff, Woken: p.woken}
+	pace.Idle = func() bool { return p.idleAt(p.momentOf(p.clock.Now())) }
+	pace.Repeat(ctx, p.clock, p.refresh, func(err error, took time.Duration) {
 		p.metrics.refreshed(err, took)
 		p.say(err)
 	})

@@ -34,7 +34,7 @@ func newPictureMetrics(mp metric.MeterProvider, figures func() (nodes int, age t
 		age   metric.Float64ObservableGauge
 	)
 	m.refreshes, errs[0] = meter.Float64Histogram("libra.placement.picture.refresh.duration",
-		metric.WithDescription("Time to fetch what has changed in all nodes' pools, ten times a second, by `result`: ok or error"),
+		metric.WithDescription("Time to fetch what has changed in all nodes' pools, ten times a second, or once a second where no request is placed by it, by `result`: ok or error"),
 		metric.WithUnit("s"),
 		metric.WithExplicitBucketBoundaries(.0005, .001, .002, .005, .01, .02, .05, .1, .2, .5))
 	nodes, errs[1] = meter.Int64ObservableGauge("libra.placement.picture.nodes",

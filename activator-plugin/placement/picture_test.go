@@ -396,6 +396,7 @@ func TestRun(t *testing.T) {
 			t.Errorf("not asked for %v in an outage", longest)
 		}
 		time.Sleep(30 * time.Second)
+		p.Use(time.Now())
 		s.wasAsked()
 		time.Sleep(time.Second)
 		if n := len(s.wasAsked()); n < 9 {

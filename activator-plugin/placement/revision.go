@@ -256,6 +256,7 @@ func (r *Revision) place(dest string, ask Ask) Choice {
 	if ask.Program == nil && ask.Policy == nil {
 		return r.take(Choice{Dest: dest}, picked)
 	}
+	r.slots.useViews(ask.Now)
 	r.endDoubts(picked, ask.Now)
 	r.query = Query{Revision: r.id, Demand: ask.Demand, Now: ask.Now, Order: ask.Order, Forwarded: ask.Forwarded, slots: r.slots, activators: r.among.count, memory: r.query.memory}
 	switch {

@@ -26,6 +26,7 @@ func (r *Revision) route(router Router, ask Ask, reachable func(zone string) boo
 	case r.stale:
 		r.deal()
 	}
+	r.slots.useViews(ask.Now)
 	r.query = Query{Revision: r.id, Now: ask.Now, Order: ask.Order, Forwarded: ask.Forwarded, slots: r.slots, memory: r.query.memory}
 	return router.Route(&r.query, r.free, reachable)
 }

@@ -3,6 +3,7 @@ package placement
 import (
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -13,6 +14,8 @@ import (
 // Views returns what functions of a domain see of a node. Picture implements it.
 type Views interface {
 	View(node, domain string) *View
+	// Use says that a request is placed by what the Views say.
+	Use(now time.Time)
 }
 
 // Lending says which source the pods of a namespace have on a node, and which domain they borrow in.
@@ -58,6 +61,12 @@ func (s *Slots) viewOf(namespace, node string) *View {
 		domain = s.lending.For(namespace).DomainOf(namespace)
 	}
 	return s.views.View(node, domain)
+}
+
+func (s *Slots) useViews(now time.Time) {
+	if s.views != nil {
+		s.views.Use(now)
+	}
 }
 
 func (s *Slots) sourceOf(namespace, node string) api.Source {

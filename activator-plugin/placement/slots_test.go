@@ -386,6 +386,8 @@ func TestDomainsAreFollowed(t *testing.T) {
 // asked remembers the domains for which it was asked for a View.
 type asked struct{ domains []string }
 
+func (a *asked) Use(time.Time) {}
+
 func (a *asked) View(_, domain string) *View {
 	a.domains = append(a.domains, domain)
 	return nil

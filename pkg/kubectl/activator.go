@@ -75,7 +75,7 @@ func newActivatorRemove(o *options) *cobra.Command {
 
 func swapFlags(cmd *cobra.Command, s *swap.Swap) {
 	cmd.Flags().DurationVar(&s.Timeout, "timeout", rolloutTimeout, "how long replacing the activator's pods may take")
-	cmd.Flags().BoolVar(&s.DryRun, "dry-run", false, "print what would be done, and do nothing")
+	addClientDryRun(cmd, &s.DryRun)
 }
 
 // swapper sets all of a swap but its flags.

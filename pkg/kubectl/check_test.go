@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/cobra"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"sigs.k8s.io/yaml"
 
@@ -54,6 +55,22 @@ func TestChangesThatHaveNoTimeAreRefused(t *testing.T) {
 		if _, err := run(t, append(args, "--timeout", "0s", "--server", "http://127.0.0.1:1")...); err == nil || !strings.Contains(err.Error(), "--timeout is 0s") {
 			t.Errorf("%v without time ends with %v", args, err)
 		}
+	}
+}
+
+// The value is kubectl's, or none, as it was first.
+func TestClientDryRun(t *testing.T) {
+	for args, want := range map[string]bool{"": false, "--dry-run": true, "--dry-run=client": true, "--dry-run=true": true, "--dry-run=none": false} {
+		var is bool
+		cmd := &cobra.Command{RunE: func(*cobra.Command, []string) error { return nil }}
+		addClientDryRun(cmd, &is)
+		cmd.SetArgs(strings.Fields(args))
+		if err := cmd.Execute(); err != nil || is != want {
+			t.Errorf("With %q it is a dry run: %t (%v), want %t", args, is, err, want)
+		}
+	}
+	if _, err := run(t, "uninstall", "--dry-run=server"); err == nil || !strings.Contains(err.Error(), `"server" for "--dry-run" flag: want none or client`) {
+		t.Errorf("uninstall --dry-run=server ends with %v", err)
 	}
 }
 
@@ -145,7 +162,7 @@ func TestCheckOfAnEmptyCluster(t *testing.T) {
 		t.Error("Libra is installed")
 	}
 	for _, f := range report.Findings {
-		if f.Severity == check.Error && f.Check != "knative-version" || strings.Contains(f.Message, "may not") {
+		if f.Message == "" || f.Severity == check.Error && f.Check != "knative-version" || strings.Contains(f.Message, "may not") {
 			t.Errorf("%+v", f)
 		}
 	}

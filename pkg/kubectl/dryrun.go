@@ -9,8 +9,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// fieldOwner is the field manager of the changes that this plugin makes.
-const fieldOwner = "kubectl-libra"
+// fieldOwner is the field manager of the changes that this plugin makes. It does not begin with kubectl: Flux undoes what
+// such managers add to objects that it applies, so also a mode set in an emergency.
+const fieldOwner = "libra-kubectl"
 
 // changeFlags are the flags of commands that change something and wait.
 type changeFlags struct {
@@ -74,4 +75,20 @@ func (d *dryRun) suffix() string {
 		return ""
 	}
 	return fmt.Sprintf(" (%s dry run)", d.strategy)
+}
+
+// addClientDryRun adds the flag to a command that has no dry run on the API server.
+func addClientDryRun(cmd *cobra.Command, to *bool) {
+	cmd.Flags().BoolFunc("dry-run", "none or client (print what would be done, and do nothing); client without a value", func(strategy string) error {
+		switch strategy {
+		case dryRunClient, "true":
+			*to = true
+		case dryRunNone, "false":
+			*to = false
+		default:
+			return fmt.Errorf("want %s or %s", dryRunNone, dryRunClient)
+		}
+		return nil
+	})
+	complete(cmd, "dry-run", cobra.FixedCompletions([]string{dryRunNone, dryRunClient}, cobra.ShellCompDirectiveNoFileComp))
 }

@@ -81,6 +81,7 @@ func TestExplain(t *testing.T) {
 		"explain-path": {append(functions(func(r *servingv1.Revision) {
 			r.Annotations = map[string]string{api.ModeAnnotation: "fully", autoscaling.TargetBurstCapacityKey: "211"}
 		}), config(nil)), api.UnknownSize},
+		"explain-unbounded": {append(functions(func(r *servingv1.Revision) { r.Spec.ContainerConcurrency = ptr.To[int64](0) }), config(nil)), 5000},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e, err := explain(t.Context(), cluster(tc.objects...), to, client.ObjectKey{Namespace: "shop", Name: "thumb"}, tc.size, time.Now())

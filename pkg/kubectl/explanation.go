@@ -148,14 +148,14 @@ func (e *explanation) document() document {
 			addRow(table, "ceiling on "+n.Node, fmt.Sprintf("%dm", e.Allocation.CPUMilli), fmt.Sprintf("in the mode full it would be %dm", n.CeilingMilliCores))
 		}
 	}
-	because = becauseOf[e.Reason]
+	ranked := ""
 	switch {
 	case e.Quick:
-		because = "it is predicted to end so soon that few requests like it are reported to the pool"
+		ranked = "it is predicted to end so soon that few requests like it are reported to the pool"
 	case e.Source == api.SourceNode && e.Mode != api.ModeObserve:
-		because = strings.Join(nonEmpty(because, underNode), "; ")
+		ranked = underNode
 	}
-	addRow(table, "role", e.Role, because)
+	addRow(table, "role", e.Role, strings.Join(nonEmpty(becauseOf[e.Reason], ranked), "; "))
 	return document{kind: "Explanation", data: e.forPrograms(), tables: []*metav1.Table{table}, notes: e.problems()}
 }
 
@@ -169,11 +169,21 @@ func (e *explanation) addPrediction(table *metav1.Table) {
 		addRow(table, "prediction", "none yet", stage)
 		return
 	}
-	addPrediction(table, e.Prediction, e.Surplus, e.Want, stage)
+	addPrediction(table, e.Prediction, e.Surplus, e.Want, stage, whyNeither(e.Reason))
 }
 
-// addPrediction adds what was predicted, why, and what follows from it.
-func addPrediction(table *metav1.Table, p *predict.Prediction, couldLend, wouldBorrow api.Resources, because string) {
+// whyNeither returns why a request could neither lend nor borrow, whatever its prediction and its mode, or "".
+func whyNeither(reason string) string {
+	switch reason {
+	case "mode", "too_many_in_flight":
+		return ""
+	}
+	return becauseOf[reason]
+}
+
+// addPrediction adds what was predicted, why, and what follows from it. neither says why nothing does, and is empty where the
+// prediction decides.
+func addPrediction(table *metav1.Table, p *predict.Prediction, couldLend, wouldBorrow api.Resources, because, neither string) {
 	if p.Beyond {
 		because = "the input is larger than any that the predictor has learned from"
 	}
@@ -182,14 +192,16 @@ func addPrediction(table *metav1.Table, p *predict.Prediction, couldLend, wouldB
 	addRow(table, "predicted time", fmt.Sprintf("%v or more, %v of CPU", p.Duration, p.CPUTime.Round(time.Millisecond)), "")
 	of := func(surplus, want int64, in string) (string, string) {
 		switch {
-		case want <= 0 && p.Beyond:
-			return "neither", "an input of this size may need more than is predicted, so nothing is lent"
 		case want > 0:
 			return "borrower", fmt.Sprintf("it could use %d%s beyond its allocation", want, in)
 		case surplus > 0:
 			return "donor", fmt.Sprintf("it could spare %d%s", surplus, in)
+		case neither != "":
+			return "neither", neither
+		case p.Beyond:
+			return "neither", "an input of this size may need more than is predicted, so nothing is lent"
 		}
-		return "neither", "its need is about its allocation, a loan would be too short to pay, or it can neither lend nor borrow: the role may say why"
+		return "neither", "its need is about its allocation, a loan would be too short to pay, or it has no limit"
 	}
 	is, why := of(couldLend.CPUMilli, wouldBorrow.CPUMilli, "m")
 	addRow(table, "CPU", is, why)

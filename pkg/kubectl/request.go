@@ -237,7 +237,7 @@ func (p *pastRequest) document(now time.Time) document {
 	}
 	addRow(table, "input size", size, "")
 	if p.Predicted {
-		addPrediction(table, &p.Prediction, p.CouldLend, p.WouldBorrow, "the activator's prediction at the time")
+		addPrediction(table, &p.Prediction, p.CouldLend, p.WouldBorrow, "the activator's prediction at the time", whyNeither(p.Reason))
 	} else {
 		addRow(table, "prediction", "none", becauseOf[p.Reason])
 	}

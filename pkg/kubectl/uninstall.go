@@ -35,7 +35,7 @@ command ends with a list of what is left. After a failure, run it again: it cont
 		},
 	}
 	cmd.Flags().DurationVar(&u.Timeout, "timeout", uninstallTimeout, "how long each wait may take")
-	cmd.Flags().BoolVar(&u.DryRun, "dry-run", false, "print what would be done, and do nothing")
+	addClientDryRun(cmd, &u.DryRun)
 	cmd.Flags().BoolVar(&u.DeletePolicies, "delete-policies", false, "also delete the placement policies and other objects of Libra's kinds that users wrote")
 	cmd.Flags().BoolVar(&u.Labels, "labels", false, "also remove Libra's labels from namespaces and nodes")
 	cmd.Flags().BoolVar(&u.WithJob, "with-job", false, "at the end, also remove the namespace "+uninstall.Job+", in which the Job of libra-uninstall.yaml runs")

@@ -82,7 +82,7 @@ func startLibra(ctx context.Context, kube kubernetes.Interface, podName string, 
 	return l
 }
 
-func newLibra(ctx context.Context, kube kubernetes.Interface, podName string, mp metric.MeterProvider, tp trace.TracerProvider, logger *zap.SugaredLogger) (libra, error) {
+func newLibra(ctx context.Context, kube kubernetes.Interface, podName string, mp metric.MeterProvider, tp trace.TracerProvider, logger *zap.SugaredLogger) (_ libra, err error) {
 	cfg, err := libraConfigFromEnv()
 	if err != nil {
 		return libra{}, fmt.Errorf("reading Libra's settings: %w", err)
@@ -110,15 +110,20 @@ func newLibra(ctx context.Context, kube kubernetes.Interface, podName string, mp
 	}
 	owner := podName + "." + rand.String(8)
 	redis := pool.NewRedis(cfg.redis)
+	events, stopEvents := newRecorder(kube)
+	defer func() {
+		if err != nil {
+			stopEvents()
+			err = errors.Join(err, redis.Close())
+		}
+	}()
 	picture, err := placement.NewPicture(placement.PictureOptions{Profiles: redis, Clock: clock.RealClock{}, Logger: logger, MeterProvider: mp})
 	if err != nil {
-		return libra{}, errors.Join(err, redis.Close())
+		return libra{}, err
 	}
-	events, stopEvents := newRecorder(kube)
 	written, err := newPolicies(ctx, kube, podName, live, events, mp, logger)
 	if err != nil {
-		stopEvents()
-		return libra{}, errors.Join(err, redis.Close())
+		return libra{}, err
 	}
 	manager, err := invocation.NewManager(invocation.Options{
 		Clock:          clock.RealClock{},
@@ -132,16 +137,14 @@ func newLibra(ctx context.Context, kube kubernetes.Interface, podName string, mp
 		Settings:       live,
 		Events:         events,
 		Views:          picture,
-		Programs:       written.programs(),
+		Programs:       written,
 	})
 	if err != nil {
-		stopEvents()
-		return libra{}, errors.Join(err, redis.Close())
+		return libra{}, err
 	}
 	lines, err := queue.New(queue.Options{Clock: clock.RealClock{}, MeterProvider: mp, Request: manager.QueueOrder})
 	if err != nil {
-		stopEvents()
-		return libra{}, errors.Join(err, redis.Close())
+		return libra{}, err
 	}
 	var duplicating *duplication
 	if cfg.duplicator.on {
@@ -156,8 +159,7 @@ func newLibra(ctx context.Context, kube kubernetes.Interface, podName string, mp
 			Largest:       cfg.duplicator.largest,
 		})
 		if err != nil {
-			stopEvents()
-			return libra{}, errors.Join(err, redis.Close())
+			return libra{}, err
 		}
 	}
 
@@ -173,7 +175,7 @@ func newLibra(ctx context.Context, kube kubernetes.Interface, podName string, mp
 		defer close(reported)
 		newReportSender(redis, owner, manager, predictor, logger).Run(reporting)
 	}()
-	written.start(ctx, logger, pods.HasSynced, live.Synced)
+	startPolicies(ctx, written, logger, pods.HasSynced, live.Synced)
 	logger.Infow("Libra is on", "redis", cfg.redis.String(), "predictor", cfg.PredictorURL, "duplicator", cfg.duplicator.on)
 	return libra{manager: manager, lines: lines, duplicator: duplicating, stop: func() {
 		if err := duplicating.stop(); err != nil {

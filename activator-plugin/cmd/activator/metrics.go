@@ -10,8 +10,8 @@ const (
 	// metricSetsEnv is where OpenTelemetry's SDK looks for how many attribute sets it keeps of a metric. It
 	// is the only way to set that for Knative's metrics, and counts for Libra's as well.
 	metricSetsEnv = "OTEL_GO_X_CARDINALITY_LIMIT"
-	// metricSets is enough for 10,000 revisions with ten sets each. The SDK's own 2,000 are enough for 500
-	// revisions: all others are counted in one series with the label otel_metric_overflow.
+	// metricSets is enough for 10,000 revisions with ten sets each. The SDK's own 2,000 are enough for 200:
+	// all others are counted in one series with the label otel_metric_overflow.
 	metricSets = 100_000
 )
 

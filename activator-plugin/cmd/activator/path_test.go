@@ -13,7 +13,7 @@ import (
 // Stock starts without the ConfigMap config-autoscaler.
 func TestConfigAutoscalerNeedNotBe(t *testing.T) {
 	kube := fake.NewClientset()
-	l := startLibra(t.Context(), kube, "activator-0", noop.NewMeterProvider(), nil, zap.NewNop().Sugar())
+	l := startLibra(withDynamic(t.Context()), kube, "activator-0", noop.NewMeterProvider(), nil, zap.NewNop().Sugar())
 	defer l.stop()
 	for _, l := range []libra{l, {}} {
 		configMaps := configmapinformer.NewInformedWatcher(kube, "knative-serving")

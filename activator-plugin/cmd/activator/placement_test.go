@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	dynamicfake "k8s.io/client-go/dynamic/fake"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/clock"
@@ -25,41 +26,55 @@ import (
 
 	"libra.dev/libra/activator-plugin/invocation"
 	"libra.dev/libra/activator-plugin/placement"
+	"libra.dev/libra/activator-plugin/placement/tapp"
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/api/v1alpha1"
 )
 
+// withDynamic returns a context with a client for a cluster that has these policies.
+func withDynamic(ctx context.Context, policies ...runtime.Object) context.Context {
+	kinds := map[schema.GroupVersionResource]string{}
+	for resource, kind := range map[string]string{
+		"placementpolicies": "PlacementPolicy", "clusterplacementpolicies": "ClusterPlacementPolicy", "harvestpolicies": "HarvestPolicy",
+	} {
+		kinds[v1alpha1.GroupVersion.WithResource(resource)] = kind + "List"
+	}
+	return context.WithValue(ctx, dynamicclient.Key{}, dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds, policies...))
+}
+
+// policiesOf returns the policies of a cluster.
+func policiesOf(ctx context.Context, t *testing.T, kube kubernetes.Interface) *tapp.Policies {
+	t.Helper()
+	p, err := newPolicies(ctx, kube, "activator-0", nil, nil, noop.NewMeterProvider(), zap.NewNop().Sugar())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
 // onNodeA returns policies of a cluster with one policy, which allows the node a.
-func onNodeA(t *testing.T, name string) (context.Context, policies) {
+func onNodeA(t *testing.T, name string) (context.Context, *tapp.Policies) {
 	t.Helper()
 	var spec any = map[string]any{"blocks": []any{map[string]any{"workers": []any{map[string]any{"node": "a"}}}}}
 	policy := &unstructured.Unstructured{Object: map[string]any{"spec": spec}}
 	policy.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("ClusterPlacementPolicy"))
 	policy.SetName(name)
 	policy.SetGeneration(1)
-	client := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{
-		v1alpha1.GroupVersion.WithResource("placementpolicies"):        "PlacementPolicyList",
-		v1alpha1.GroupVersion.WithResource("clusterplacementpolicies"): "ClusterPlacementPolicyList",
-	}, policy)
-	ctx := context.WithValue(t.Context(), dynamicclient.Key{}, client)
-	p, err := newPolicies(ctx, fake.NewClientset(), "activator-0", nil, nil, noop.NewMeterProvider(), zap.NewNop().Sugar())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return ctx, p
+	ctx := withDynamic(t.Context(), policy)
+	return ctx, policiesOf(ctx, t, fake.NewClientset())
 }
 
 // Once start has returned, the existing policies are in force.
 func TestPlacementPoliciesAreInForceFromTheStart(t *testing.T) {
 	ctx, p := onNodeA(t, "gpu")
-	if p.programs().Of("shop", "gpu") != nil {
+	if p.Of("shop", "gpu") != nil {
 		t.Error("a policy is in force before it is followed")
 	}
-	p.start(ctx, zap.NewNop().Sugar())
-	if p.programs().Of("shop", "gpu") == nil {
+	startPolicies(ctx, p, zap.NewNop().Sugar())
+	if p.Of("shop", "gpu") == nil {
 		t.Error("the policy is not in force")
 	}
-	if p.programs().Of("shop", "") != nil {
+	if p.Of("shop", "") != nil {
 		t.Error("there is a policy of which nobody has said anything")
 	}
 }
@@ -90,15 +105,15 @@ func TestTheStartWaitsForPods(t *testing.T) {
 			t.Fatal(err)
 		}
 		manager, err := invocation.NewManager(invocation.Options{
-			Clock: clock.RealClock{}, Logger: zap.NewNop().Sugar(), MeterProvider: noop.NewMeterProvider(), Pods: pods, Programs: p.programs(),
+			Clock: clock.RealClock{}, Logger: zap.NewNop().Sugar(), MeterProvider: noop.NewMeterProvider(), Pods: pods, Programs: p,
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
 		go pods.Run(ctx)
-		p.start(ctx, zap.NewNop().Sugar(), pods.HasSynced)
+		startPolicies(ctx, p, zap.NewNop().Sugar(), pods.HasSynced)
 		revision := manager.Slots().Of(types.NamespacedName{Namespace: "shop", Name: "query-00001"}, 1)
-		if c := revision.Take("10.0.0.1:8012", placement.Ask{Program: p.programs().Of("shop", ""), Now: time.Now()}); c.Outcome != placement.NoChoice {
+		if c := revision.Take("10.0.0.1:8012", placement.Ask{Program: p.Of("shop", ""), Now: time.Now()}); c.Outcome != placement.NoChoice {
 			t.Errorf("a request to the only pod is %s, want %s", c.Outcome, placement.NoChoice)
 		}
 	})
@@ -109,21 +124,9 @@ func TestTheStartWaitsNoLongerThanItMay(t *testing.T) {
 		ctx, p := onNodeA(t, "gpu")
 		core, logs := observer.New(zap.WarnLevel)
 		began := time.Now()
-		p.start(ctx, zap.New(core).Sugar(), func() bool { return false })
+		startPolicies(ctx, p, zap.New(core).Sugar(), func() bool { return false })
 		if waited := time.Since(began); waited != placementTimeout || logs.Len() != 1 {
 			t.Errorf("it starts after %v and logs %v; want %v, and that once", waited, logs.All(), placementTimeout)
 		}
 	})
-}
-
-func TestWithoutAClientThereAreNoPrograms(t *testing.T) {
-	logger := zap.NewNop().Sugar()
-	p, err := newPolicies(t.Context(), fake.NewClientset(), "activator-0", nil, nil, noop.NewMeterProvider(), logger)
-	if err != nil {
-		t.Fatal(err)
-	}
-	p.start(t.Context(), logger)
-	if p.programs() != nil {
-		t.Errorf("the programs are %v, want none, which is not a pointer to none", p.programs())
-	}
 }

@@ -41,7 +41,7 @@ func TestTheLastReportIsSentAsTheActivatorStops(t *testing.T) {
 	t.Setenv("LIBRA_REDIS_ADDR", server.String())
 	core, logs := observer.New(zap.WarnLevel)
 	// The activator's context, which is done only after stop has returned.
-	l := startLibra(t.Context(), fake.NewClientset(), "activator-0", noop.NewMeterProvider(), nil, zap.New(core).Sugar())
+	l := startLibra(withDynamic(t.Context()), fake.NewClientset(), "activator-0", noop.NewMeterProvider(), nil, zap.New(core).Sugar())
 	if l.manager == nil {
 		t.Fatalf("Libra is off: %v", logs.All())
 	}

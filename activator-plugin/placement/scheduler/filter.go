@@ -6,10 +6,16 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	fwk "k8s.io/kube-scheduler/framework"
+
+	"libra.dev/libra/pkg/api"
 )
 
-// PreFilter skips pods that may go to any node.
+// PreFilter skips pods that may go to any node. It is the one step that the scheduler runs on each attempt: it scores
+// nodes only if more than one is left.
 func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodes []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
+	if !api.OptedIn(pod.Labels) {
+		return nil, fwk.NewStatus(fwk.Skip)
+	}
 	order := p.orderOf(pod)
 	if order != nil && order.Refuses() {
 		// The policy may change before another event has the pod tried again.
@@ -17,11 +23,10 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *corev
 		// It may also have changed before the pod was waiting.
 		order = p.orderOf(pod)
 	}
-	if order == nil {
-		return nil, fwk.NewStatus(fwk.Skip)
-	}
-	state.Write(cycleKey, &cycle{order: order})
-	if !order.Refuses() {
+	c, outcome := p.find(pod, order)
+	p.metrics.opinion(ctx, outcome, order != nil)
+	state.Write(cycleKey, c)
+	if order == nil || !order.Refuses() {
 		return nil, fwk.NewStatus(fwk.Skip)
 	}
 	for _, n := range nodes {

@@ -9,8 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	fwk "k8s.io/kube-scheduler/framework"
-
-	"libra.dev/libra/pkg/api"
 )
 
 // placedMost bounds how many pods are remembered per node. No more than that are placed on a node within a minute.
@@ -79,15 +77,11 @@ func (p *placed) remove(node string, pod types.UID) {
 // Reserve remembers the node that a pod goes to.
 func (p *Plugin) Reserve(_ context.Context, state fwk.CycleState, pod *corev1.Pod, node string) *fwk.Status {
 	c := cycleOf(state)
-	if c != nil && c.order != nil {
-		p.waiting.remove(pod)
-	}
-	if !api.OptedIn(pod.Labels) {
+	if c == nil {
 		return nil
 	}
-	if c == nil || c.known == nil {
-		// The pod has not been scored: the scheduler skips scoring when only one node can have it.
-		c, _ = p.find(state, pod)
+	if c.order != nil {
+		p.waiting.remove(pod)
 	}
 	if c.role != neither {
 		p.placed.add(node, placing{pod: pod.UID, at: p.clock.Now(), role: c.role, domain: c.domain, milli: c.milli})

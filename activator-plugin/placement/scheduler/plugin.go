@@ -127,7 +127,7 @@ type cycle struct {
 
 const cycleKey fwk.StateKey = Name
 
-// Clone implements fwk.StateData. Nothing in a cycle changes after PreScore.
+// Clone implements fwk.StateData. Nothing in a cycle changes after PreFilter.
 func (c *cycle) Clone() fwk.StateData { return c }
 
 // cycleOf returns nil for a pod that the plugin has nothing to say about.
@@ -139,11 +139,8 @@ func cycleOf(state fwk.CycleState) *cycle {
 	return data.(*cycle)
 }
 
-// orderOf returns nil for a pod that no policy applies to.
+// orderOf returns nil for a function's pod that no policy applies to.
 func (p *Plugin) orderOf(pod *corev1.Pod) *tapp.Order {
-	if !api.OptedIn(pod.Labels) {
-		return nil
-	}
 	revision := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Labels[serving.RevisionLabelKey]}
 	return p.orders.OrderOf(revision, pod.Labels[api.PlacementLabel])
 }

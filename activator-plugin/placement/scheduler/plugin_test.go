@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/metric/noop"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -233,7 +235,7 @@ func TestPodsInARowAreSpread(t *testing.T) {
 			best = "b"
 		}
 		state := framework.NewCycleState()
-		p.PreScore(ctx, state, pod, nil)
+		p.PreFilter(ctx, state, pod, nil)
 		pod.UID = types.UID(fmt.Sprint(len(pod.UID)) + string(pod.UID))
 		p.Reserve(ctx, state, pod, best)
 		return best
@@ -271,6 +273,46 @@ func TestPodsWithOneFeasibleNodeAreRemembered(t *testing.T) {
 	reserve(functionPod())
 	if taken := p.placed.on("a", borrower, "shop", true, start); taken != 1000 {
 		t.Errorf("%d is taken of a by two borrowers of 500", taken)
+	}
+}
+
+// The scheduler scores nodes only if more than one is left, and none if it refuses the pod.
+func TestEveryAttemptIsCounted(t *testing.T) {
+	w := &world{mode: api.ModeFull, source: api.SourceOwners}
+	p := newTestPlugin(w, map[string]reading{"a": {}}, 1500)
+	reader := sdkmetric.NewManualReader()
+	var err error
+	if p.metrics, err = newMetrics(sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader))); err != nil {
+		t.Fatal(err)
+	}
+	attempt := func(pod *corev1.Pod) {
+		p.PreFilter(t.Context(), framework.NewCycleState(), pod, infosOf([]string{"a"}))
+	}
+	attempt(functionPod())
+	w.order = orderOf(t, "{followup: fail, blocks: [{workers: [{node: gone}]}]}", []string{"a"})
+	attempt(functionPod())
+	stranger := functionPod()
+	delete(stranger.Labels, api.EnabledLabel)
+	attempt(stranger)
+	var all metricdata.ResourceMetrics
+	if err := reader.Collect(t.Context(), &all); err != nil {
+		t.Fatal(err)
+	}
+	got := map[bool]int64{}
+	for _, m := range all.ScopeMetrics[0].Metrics {
+		if m.Name != "libra.scheduler.pods" {
+			continue
+		}
+		for _, point := range m.Data.(metricdata.Sum[int64]).DataPoints {
+			if is, _ := point.Attributes.Value("outcome"); is.AsString() != string(outcomeBorrower) {
+				t.Errorf("The outcome is %s", is.AsString())
+			}
+			policy, _ := point.Attributes.Value("policy")
+			got[policy.AsBool()] += point.Value
+		}
+	}
+	if want := map[bool]int64{false: 1, true: 1}; !maps.Equal(got, want) {
+		t.Errorf("Attempts with and without a policy are %v, want %v", got, want)
 	}
 }
 

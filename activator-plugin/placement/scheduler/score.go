@@ -6,30 +6,22 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	fwk "k8s.io/kube-scheduler/framework"
 
+	"libra.dev/libra/activator-plugin/placement/tapp"
 	"libra.dev/libra/pkg/api"
 )
 
 // PreScore skips pods that the plugin has nothing to say about, as if it were not there.
-func (p *Plugin) PreScore(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, _ []fwk.NodeInfo) *fwk.Status {
-	if !api.OptedIn(pod.Labels) {
+func (p *Plugin) PreScore(_ context.Context, state fwk.CycleState, _ *corev1.Pod, _ []fwk.NodeInfo) *fwk.Status {
+	if c := cycleOf(state); c == nil || c.role == neither && c.order == nil {
 		return fwk.NewStatus(fwk.Skip)
 	}
-	c, outcome := p.find(state, pod)
-	p.metrics.opinion(ctx, outcome, c.order != nil)
-	if c.role == neither && c.order == nil {
-		return fwk.NewStatus(fwk.Skip)
-	}
-	state.Write(cycleKey, c)
 	return nil
 }
 
 // find returns the pod's role, and what else is known about the pod.
-func (p *Plugin) find(state fwk.CycleState, pod *corev1.Pod) (*cycle, outcome) {
+func (p *Plugin) find(pod *corev1.Pod, order *tapp.Order) (*cycle, outcome) {
 	c := &cycle{
-		namespace: pod.Namespace, domain: p.settings.For(pod.Namespace).DomainOf(pod.Namespace), now: p.clock.Now(), known: p.follower.now(),
-	}
-	if before := cycleOf(state); before != nil {
-		c.order = before.order
+		order: order, namespace: pod.Namespace, domain: p.settings.For(pod.Namespace).DomainOf(pod.Namespace), now: p.clock.Now(), known: p.follower.now(),
 	}
 	if c.known == nil {
 		return c, outcomeStale

@@ -50,10 +50,7 @@ const (
 	elsewhere              // it is passed on
 )
 
-// Routes implements placement.Router.
-func (p *Program) Routes(string) bool { return p.passing != 0 }
-
-// Route implements placement.Router.
+// Route is Route of placement.Router, for a program that nothing follows.
 func (p *Program) Route(q *placement.Query, candidates func() []placement.Candidate, reachable func(zone string) bool) (zone string, forward bool) {
 	zone, where := p.route(q, candidates, reachable)
 	return zone, where == elsewhere

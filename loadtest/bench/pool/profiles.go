@@ -130,6 +130,7 @@ func newPicture(profiles *pool.Redis) (*placement.Picture, error) {
 // It returns the time from sending the Begin until then.
 func (l *load) probe(ctx context.Context, picture *placement.Picture, node, id string) (time.Duration, error) {
 	view := picture.View(node, probeDomain)
+	picture.Use(time.Now()) // as a request that is placed does, so that it is refreshed as often
 	lends := func() (lends, known bool) {
 		coverage, known := view.Coverage(api.SourceOwners, placement.Demand{Want: surplus, Duration: time.Second}, time.Now())
 		return coverage > 0, known

@@ -149,7 +149,7 @@ func broken() []brokenBy {
 		of("Libra's pods get sidecars", inMesh("libra-system", "istio-injection", "enabled").changed(),
 			"kubectl label namespace libra-system libra-node istio-injection=disabled --overwrite", "warning mesh-parts namespace libra-system"),
 
-		of("another architecture", pair(ofNode(func(n *corev1.Node) { n.Labels[corev1.LabelArchStable] = "s390x" })), "nodeSelector", "warning node-platform node a"),
+		of("another architecture", pair(ofNode(func(n *corev1.Node) { n.Labels[corev1.LabelArchStable] = "s390x" })), "operator: In, values: [amd64, arm64]", "warning node-platform node a"),
 		of("Fargate", pair(ofNode(func(n *corev1.Node) { n.Labels["eks.amazonaws.com/compute-type"] = "fargate" })), "eksctl create nodegroup", "warning node-kind node a"),
 		{
 			name: "Autopilot", want: []string{"warning node-kind node gk3-c", "warning kubelet-version node gk3-c"},

@@ -55,7 +55,8 @@ type Check struct {
 	ID string
 	// Looks says what the check looks at, for the docs.
 	Looks string
-	// Fine is the message when the check finds nothing.
+	// Fine is the message when the check finds nothing. A check without it finds something unless there is nothing to
+	// look at.
 	Fine string
 	// installed says that the check is about Libra's own parts, and has nothing to look at before there are any.
 	installed bool

@@ -64,8 +64,9 @@ type Cluster struct {
 // it is empty. It returns an error if the API server does not answer.
 func NewCluster(config *rest.Config, namespace string) (*Cluster, error) {
 	config = rest.CopyConfig(config)
-	// All checks ask at once, but make only a few dozen requests.
-	config.QPS, config.Burst = 50, 100
+	// A limiter of the client's would fail requests of its own accord when a check is short of time. Few requests run
+	// at a time, and the API server has its own priority and fairness.
+	config.QPS = -1
 	kube, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, err

@@ -34,6 +34,22 @@ var nodeChecks = []Check{
 	},
 }
 
+const (
+	addNodes = "# Add nodes that run Linux on amd64 or arm64."
+	// towardsAgents needs a feature of Knative's that is off by default.
+	towardsAgents = `kubectl -n ` + servingNamespace + ` patch configmap ` + configFeatures + ` --type merge -p '{"data":{"kubernetes.podspec-affinity":"enabled"}}'
+# Then add this to the template of functions that are to take part:
+spec:
+  affinity:
+    nodeAffinity:
+      requiredDuringSchedulingIgnoredDuringExecution:
+        nodeSelectorTerms:
+        - matchExpressions:
+          - {key: kubernetes.io/os, operator: In, values: [linux]}
+          - {key: kubernetes.io/arch, operator: In, values: [amd64, arm64]}
+          - {key: type, operator: NotIn, values: [virtual-kubelet]}`
+)
+
 // groups are nodes by what is to be said about them.
 type groups map[string][]string
 
@@ -96,12 +112,9 @@ func nodePlatform(ctx context.Context, c *Cluster) ([]Finding, error) {
 	}
 	var found []Finding
 	others.each(func(platform string, nodes []string, about Object) {
-		const remedy = `# in the template of functions that are to take part:
-spec:
-  nodeSelector: {kubernetes.io/os: linux}`
-		of := warning
+		of, remedy := warning, towardsAgents
 		if fit == 0 {
-			of = failure
+			of, remedy = failure, addNodes
 		}
 		found = append(found, of(about, remedy, "the platform is %s, on which no agent runs: functions there are only observed", platform))
 	})
@@ -139,7 +152,7 @@ func nodeKind(ctx context.Context, c *Cluster) ([]Finding, error) {
 	remedies := map[string]string{
 		"EKS Fargate":       "eksctl create nodegroup --cluster <cluster>",
 		"GKE Autopilot":     "gcloud container clusters create <cluster> --cluster-version " + short(leastKubernetes) + "  # a Standard cluster",
-		"a virtual kubelet": "# in the template of functions that are to take part:\nspec:\n  nodeSelector: {kubernetes.io/os: linux}",
+		"a virtual kubelet": towardsAgents,
 	}
 	var found []Finding
 	unfit.each(func(whose string, names []string, about Object) {

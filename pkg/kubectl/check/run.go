@@ -1,6 +1,7 @@
 package check
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -104,7 +105,7 @@ func (r Runner) one(ctx context.Context, cluster *Cluster, c Check) []Finding {
 		findings = append(findings, notKnown(err, r.Timeout))
 	}
 	if len(findings) == 0 {
-		findings = []Finding{fine(wholeCluster, "%s", c.Fine)}
+		findings = []Finding{fine(wholeCluster, "%s", cmp.Or(c.Fine, "there is nothing to look at"))}
 	}
 	for i := range findings {
 		findings[i].Check = c.ID

@@ -26,13 +26,13 @@ func TestTheWorstComesFirst(t *testing.T) {
 	checks := []Check{
 		{ID: "a", run: finding(fine(wholeCluster, "well"))}, {ID: "b", run: finding(warning(wholeCluster, "x", "odd"))},
 		{ID: "c", run: finding(failure(wholeCluster, "x", "bad"))}, {ID: "d", run: finding(warning(wholeCluster, "x", "odd, too"))},
-		{ID: "e", Fine: "all is well", run: failing(nil)}, {ID: "f", installed: true, run: finding(failure(wholeCluster, "x", "not there"))},
+		{ID: "e", Fine: "all is well", run: failing(nil)}, {ID: "nothing", run: failing(nil)}, {ID: "f", installed: true, run: finding(failure(wholeCluster, "x", "not there"))},
 	}
 	var got []string
 	for _, f := range (Runner{Clock: clock.RealClock{}, Timeout: time.Minute}).Run(t.Context(), &Cluster{}, checks) {
 		got = append(got, string(f.Severity)+" "+f.Check+": "+f.Message)
 	}
-	if want := []string{"error c: bad", "warning b: odd", "warning d: odd, too", "ok a: well", "ok e: all is well"}; !slices.Equal(got, want) {
+	if want := []string{"error c: bad", "warning b: odd", "warning d: odd, too", "ok a: well", "ok e: all is well", "ok nothing: there is nothing to look at"}; !slices.Equal(got, want) {
 		t.Errorf("found are %q, want %q", got, want)
 	}
 }
