@@ -24,6 +24,7 @@ import (
 	"libra.dev/libra/loadtest/bench/rig"
 	"libra.dev/libra/loadtest/containers"
 	"libra.dev/libra/loadtest/demo/schedule"
+	"libra.dev/libra/loadtest/functions/inputs"
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
 	"libra.dev/libra/pkg/redisconn"
@@ -309,7 +310,7 @@ func (c *cluster) newSender(ctx context.Context) (*sender, error) {
 		client:  &http.Client{Transport: &http.Transport{}},
 		gateway: "http://" + service.Spec.ClusterIP,
 		hosts:   map[string]string{},
-		corpus:  schedule.Corpus(),
+		corpus:  inputs.Corpus(),
 	}
 	for _, f := range schedule.All {
 		ksvc, err := c.Knative.ServingV1().Services(rig.Namespace).Get(ctx, f, metav1.GetOptions{})

@@ -19,6 +19,7 @@ import (
 
 	"libra.dev/libra/loadtest/bench/rig"
 	"libra.dev/libra/loadtest/demo/schedule"
+	"libra.dev/libra/loadtest/functions/inputs"
 )
 
 func TestComponentsInBoxStatus(t *testing.T) {
@@ -113,7 +114,7 @@ func TestSenderChecksTheAnswer(t *testing.T) {
 		want   string // in the error; empty if there should be none
 	}{
 		"right":       {http.StatusOK, map[string]int64{"bytes": 5}, ""},
-		"wrong":       {http.StatusOK, map[string]int64{"bytes": 4}, "bytes is 4, not 5"},
+		"wrong":       {http.StatusOK, map[string]int64{"bytes": 4}, "map[bytes:4], want map[bytes:5]"},
 		"missing":     {http.StatusOK, nil, "bytes"},
 		"unavailable": {http.StatusServiceUnavailable, nil, "503"},
 	} {
@@ -145,7 +146,7 @@ func TestLoadCountsWhatWasUnderWayWhenItStopped(t *testing.T) {
 	for _, f := range schedule.All {
 		hosts[f] = f
 	}
-	s := &sender{client: server.Client(), gateway: server.URL, hosts: hosts, corpus: schedule.Corpus()}
+	s := &sender{client: server.Client(), gateway: server.URL, hosts: hosts, corpus: inputs.Corpus()}
 	l := s.start(context.Background(), 1)
 	<-arrived
 	stopped := make(chan []request)
@@ -166,7 +167,7 @@ func TestLoadCountsWhatWasUnderWayWhenItStopped(t *testing.T) {
 func TestWarmAsksUntilAllAnswerRightly(t *testing.T) {
 	failures := map[string]int{"uploader": 2, "plain": 1}
 	asked := map[string]int{}
-	smallest := schedule.Smallest(schedule.Generate(1, time.Minute, schedule.Corpus()))
+	smallest := schedule.Smallest(schedule.Generate(1, time.Minute, inputs.Corpus()))
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		asked[r.Host]++
 		if asked[r.Host] <= failures[r.Host] {
@@ -180,7 +181,7 @@ func TestWarmAsksUntilAllAnswerRightly(t *testing.T) {
 	for _, f := range schedule.All {
 		hosts[f] = f
 	}
-	s := &sender{client: server.Client(), gateway: server.URL, hosts: hosts, corpus: schedule.Corpus()}
+	s := &sender{client: server.Client(), gateway: server.URL, hosts: hosts, corpus: inputs.Corpus()}
 	if err := s.warm(t.Context(), 1); err != nil {
 		t.Fatal(err)
 	}

@@ -97,7 +97,7 @@ func (c *cluster) strike(ctx context.Context, t target, l *load) (struck, error)
 		return struck{}, c.pause(ctx, t)
 	case restart:
 		if t.part == kubelet {
-			return struck{}, c.restartComponent(ctx, t.part)
+			return struck{}, c.restartKubelet(ctx)
 		}
 		if err := awaitBusy(ctx, l, t.function); err != nil {
 			return struck{}, err
@@ -134,10 +134,10 @@ func (c *cluster) killed(ctx context.Context, t target) (s struck, err error) {
 	return s, nil
 }
 
-// restartComponent has the box kill one of its processes and start it again.
-func (c *cluster) restartComponent(ctx context.Context, p part) error {
-	args := []string{"restart", components[p]}
-	if p == kubelet && c.Home == rig.Worker {
+// restartKubelet has the box kill the kubelet and start it again.
+func (c *cluster) restartKubelet(ctx context.Context) error {
+	args := []string{"restart", components[kubelet]}
+	if c.Home == rig.Worker {
 		args = append(args, "--node", c.Home)
 	}
 	if err := c.boxDoes(ctx, args...); err != nil {

@@ -3,9 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"slices"
 	"sync"
@@ -13,6 +11,7 @@ import (
 
 	"libra.dev/libra/loadtest/bench/rig"
 	"libra.dev/libra/loadtest/demo/schedule"
+	"libra.dev/libra/loadtest/functions/inputs"
 )
 
 const (
@@ -105,39 +104,13 @@ func (s *sender) warm(ctx context.Context, seed uint64) error {
 func (s *sender) send(ctx context.Context, r schedule.Request) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	body := []byte(r.Body)
-	if r.Body == "" {
-		body = s.corpus[r.Offset : r.Offset+r.Size]
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.gateway+"/", bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.gateway+"/", bytes.NewReader(r.BodyFrom(s.corpus)))
 	if err != nil {
 		return err
 	}
 	req.Host = s.hosts[r.Function]
-	resp, err := s.client.Do(req)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	said, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
-	if err != nil {
-		return fmt.Errorf("reading the answer: %w", err)
-	}
-	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s: %.200s", resp.Status, said)
-	}
-	var answer struct {
-		Did map[string]any `json:"did"`
-	}
-	if err := json.Unmarshal(said, &answer); err != nil {
-		return fmt.Errorf("the answer is not that of a function: %w", err)
-	}
-	for key, want := range r.Expect {
-		if got, ok := answer.Did[key].(float64); !ok || got != float64(want) {
-			return fmt.Errorf("%s is %v, not %d", key, answer.Did[key], want)
-		}
-	}
-	return nil
+	_, err = inputs.Exchange(s.client, req, r.Expect)
+	return err
 }
 
 // busy reports whether a request to a function is in flight.

@@ -9,7 +9,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"libra.dev/libra/loadtest/bench/machine"
 	"libra.dev/libra/loadtest/bench/rig"
 )
 
@@ -39,14 +39,7 @@ type options struct {
 	list      bool
 }
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	defer stop()
-	if err := newRoot().ExecuteContext(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "chaos:", err)
-		os.Exit(1)
-	}
-}
+func main() { machine.Main(newRoot()) }
 
 func newRoot() *cobra.Command {
 	var o options
@@ -118,7 +111,7 @@ func run(ctx context.Context, o options, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	c.Say("%d faults with Libra, %d with stock for comparison; seed %d", len(libra), len(stock), o.Seed)
+	c.Say("faults with Libra: %d, with stock for comparison: %d; seed %d", len(libra), len(stock), o.Seed)
 	r := runner{cluster: c, sender: s, swap: o.swap, deadline: start.Add(time.Duration(o.minutes) * time.Minute)}
 	outcomes, err := r.all(ctx, libra, stock)
 	v := judge(outcomes)

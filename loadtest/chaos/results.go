@@ -58,13 +58,13 @@ func (v verdict) broken() error {
 			continue
 		}
 		if n := v.extra(o); n > 0 {
-			wrong(o, "%d requests failed without an excuse, beyond those of stock", n)
+			wrong(o, "requests that failed without an excuse, beyond those of stock: %d", n)
 		}
 		if o.oomKills > 0 {
-			wrong(o, "%d OOM kills", o.oomKills)
+			wrong(o, "OOM kills: %d", o.oomKills)
 		}
 		if o.violations > 0 {
-			wrong(o, "%d violations of invariants", o.violations)
+			wrong(o, "violations of invariants: %d", o.violations)
 		}
 		if o.whole > wholeWithin {
 			wrong(o, "the pods were whole only %.1f s after the end of the fault, not within %v", o.whole.Seconds(), wholeWithin)

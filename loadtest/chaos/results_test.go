@@ -25,7 +25,7 @@ func TestBounds(t *testing.T) {
 	}{
 		"all hold":         {[]outcome{good("activator-kill")}, ""},
 		"excused":          {[]outcome{change(func(o *outcome) { o.failed, o.excused = 2, 2 })}, ""},
-		"unexcused":        {[]outcome{change(func(o *outcome) { o.failed, o.unexcused = 1, lost })}, "1 requests failed"},
+		"unexcused":        {[]outcome{change(func(o *outcome) { o.failed, o.unexcused = 1, lost })}, "beyond those of stock: 1"},
 		"as with stock":    {[]outcome{change(func(o *outcome) { o.unexcused = lost }), onStock(change(func(o *outcome) { o.unexcused = lost }))}, ""},
 		"OOM":              {[]outcome{change(func(o *outcome) { o.oomKills = 1 })}, "OOM"},
 		"violation":        {[]outcome{change(func(o *outcome) { o.violations = 1 })}, "violations"},
@@ -36,7 +36,7 @@ func TestBounds(t *testing.T) {
 		"no loan":          {[]outcome{change(func(o *outcome) { o.inHand = false })}, "on owners: nothing was on loan"},
 		"no weight":        {[]outcome{change(func(o *outcome) { o.inHand, o.source = false, api.SourceNode })}, "on node: no weight"},
 		"under one of two": {[]outcome{change(func(o *outcome) { o.source = api.SourceNode }), change(func(o *outcome) { o.violations = 1 })},
-			"activator-kill on owners: 1 violations"},
+			"activator-kill on owners: violations of invariants: 1"},
 		"it came to nothing":    {[]outcome{change(func(o *outcome) { o.err = errNoTime })}, errNoTime.Error()},
 		"stock came to nothing": {[]outcome{good("activator-kill"), onStock(change(func(o *outcome) { o.err = errors.New("no pod") }))}, "no pod"},
 	} {

@@ -199,7 +199,7 @@ func (r *runner) all(ctx context.Context, libra, stock []trial) (outcomes []outc
 		if len(of) == 0 {
 			continue
 		}
-		r.Say("source %s: %d faults", source, len(of))
+		r.Say("source %s, faults: %d", source, len(of))
 		if err := r.setSource(ctx, source); err != nil {
 			return outcomes, err
 		}

@@ -428,7 +428,7 @@ func (w *watcher) violations(fault time.Time) (n int, what []string) {
 	for id, told := range w.told {
 		if more := told - w.toldBefore[id]; more > 0 {
 			n += int(more)
-			what = append(what, fmt.Sprintf("an agent counted %v violations of invariants", more))
+			what = append(what, fmt.Sprintf("violations of invariants that an agent counted: %v", more))
 		}
 	}
 	for problem := range w.wrong {

@@ -404,8 +404,8 @@ func (e *evaluate) measureCapacity(ctx context.Context, own *demo) error {
 	}
 	e.capacity.path = path
 	e.data.Platform, e.data.Machine.RequestMilliseconds = e.capacity.platform, milliseconds(e.capacity.path)
-	e.say("the node uses %.2f of %d cores without requests; on average a request takes %.1f ms of CPU in its function and %.1f ms outside it; a load of 90 %% is %.1f requests a second",
-		e.capacity.platform, e.capacity.cores, milliseconds(e.capacity.function), milliseconds(e.capacity.path), e.capacity.perSecond(loadHigh))
+	e.say("the node uses %.2f of %d cores without requests; on average a function takes %.1f ms of CPU for a request that runs alone, and at a load of %d %% the node takes %.1f ms more than that for each; a load of 90 %% is %.1f requests a second",
+		e.capacity.platform, e.capacity.cores, milliseconds(e.capacity.function), calibrateLoad, milliseconds(e.capacity.path), e.capacity.perSecond(loadHigh))
 	return nil
 }
 

@@ -50,11 +50,7 @@ func (d *demo) fourLessons() []lesson {
 	corpus := inputs.Corpus()
 	p := pool{}
 	for _, r := range schedule.Generate(learnSeed, fourLearned, corpus) {
-		body := []byte(r.Body)
-		if r.Body == "" {
-			body = corpus[r.Offset : r.Offset+r.Size]
-		}
-		p[r.Function] = append(p[r.Function], inputs.Input{Body: body, Expect: r.Expect})
+		p[r.Function] = append(p[r.Function], inputs.Input{Body: r.BodyFrom(corpus), Expect: r.Expect})
 	}
 	return lessonsAt(d, d.services.optedIn, p, 1)
 }

@@ -25,10 +25,9 @@ const (
 
 // lesson is a function to call, one request after the other.
 type lesson struct {
-	at       *demo
-	service  string // its name there
-	function string
-	inputs   []inputs.Input
+	at      *demo
+	service string // its name there
+	inputs  []inputs.Input
 }
 
 // teach calls all functions, atOnce at a time, and returns how many requests were answered.
@@ -62,7 +61,7 @@ func lessonsAt(own *demo, functions []string, p pool, sets ...int) []lesson {
 	var lessons []lesson
 	for _, set := range sets {
 		for _, f := range functions {
-			lessons = append(lessons, lesson{own, copied(f, set), f, p[f]})
+			lessons = append(lessons, lesson{own, copied(f, set), p[f]})
 		}
 	}
 	return lessons

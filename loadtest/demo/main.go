@@ -114,7 +114,7 @@ func (d *demo) resolve() error {
 			errs = append(errs, errors.New("--push-to is for another cluster (--context): the box takes images from no registry"))
 		}
 		// The environment must not point at another cluster.
-		env = without(env, misleads)
+		env = withoutMisleading(env)
 	}
 	var err error
 	if d.kubectlPath, err = d.tool(d.kubectlPath, "kubectl", "kubelite", d.boxed()); err != nil {
@@ -194,16 +194,11 @@ func (d *demo) push(ctx context.Context) error {
 	return nil
 }
 
-// without returns env without the variables whose names, in capitals, are unwanted.
-func without(env []string, unwanted func(name string) bool) []string {
+// withoutMisleading returns env without the variables that lead to a cluster other than the
+// box, or to a proxy: the box's addresses are this machine's own.
+func withoutMisleading(env []string) []string {
 	return slices.DeleteFunc(slices.Clone(env), func(v string) bool {
 		name, _, _ := strings.Cut(v, "=")
-		return unwanted(strings.ToUpper(name))
+		return slices.Contains([]string{"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "KUBECONFIG"}, strings.ToUpper(name))
 	})
-}
-
-// misleads reports whether a variable leads to a cluster other than the box, or to a
-// proxy: the box's addresses are this machine's own.
-func misleads(name string) bool {
-	return slices.Contains([]string{"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "KUBECONFIG"}, name)
 }

@@ -114,7 +114,7 @@ func TestTheEvaluationSaysWhatIsWrongWithItsFlags(t *testing.T) {
 }
 
 func TestTheBoxIsReachedWhateverTheEnvironmentSays(t *testing.T) {
-	got := without([]string{"PATH=/bin", "KUBECONFIG=/production", "https_proxy=http://proxy", "HTTP_PROXY=http://proxy"}, misleads)
+	got := withoutMisleading([]string{"PATH=/bin", "KUBECONFIG=/production", "https_proxy=http://proxy", "HTTP_PROXY=http://proxy"})
 	if len(got) != 1 || got[0] != "PATH=/bin" {
 		t.Errorf("got %v", got)
 	}

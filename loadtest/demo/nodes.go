@@ -126,7 +126,7 @@ func startNodes(ctx context.Context, o options, n nodesOptions, out io.Writer) e
 		return err
 	}
 	if len(d.workers) < leastWorkers {
-		return fmt.Errorf("the box has %d workers, and placement needs at least %d: run make box-down, then make box-up NODES=%d", len(d.workers), leastWorkers, leastWorkers+1)
+		return fmt.Errorf("placement needs at least %d workers, and the box has %d: run make box-down, then make box-up NODES=%d", leastWorkers, len(d.workers), leastWorkers+1)
 	}
 	return e.run(ctx)
 }

@@ -175,7 +175,7 @@ func (d *demo) remove(ctx context.Context, places ...*demo) error {
 				return err
 			}
 			if len(pods.Items) > 0 {
-				return fmt.Errorf("%d pods in %s have not ended yet", len(pods.Items), own.namespace)
+				return fmt.Errorf("pods in %s that have not ended yet: %d", own.namespace, len(pods.Items))
 			}
 		}
 		return nil
@@ -210,7 +210,7 @@ func (e *evaluate) spin(ctx context.Context, own *demo, replicas int) error {
 			return err
 		}
 		if deployment.Status.ReadyReplicas != int32(replicas) || deployment.Status.Replicas != int32(replicas) {
-			return fmt.Errorf("deployment/%s in %s has %d pods, of which %d are ready, want %d", spinDeployment, own.namespace, deployment.Status.Replicas, deployment.Status.ReadyReplicas, replicas)
+			return fmt.Errorf("deployment/%s in %s: %d of %d pods are ready, want %d", spinDeployment, own.namespace, deployment.Status.ReadyReplicas, deployment.Status.Replicas, replicas)
 		}
 		return nil
 	})

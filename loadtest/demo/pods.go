@@ -64,7 +64,7 @@ func (s services) whole(pods []corev1.Pod) error {
 	var wrong []error
 	for _, f := range s.all {
 		if all[f] != s.pods() || ready[f] != s.pods() {
-			wrong = append(wrong, fmt.Errorf("%s has %d pods, of which %d are ready, want %d", f, all[f], ready[f], s.pods()))
+			wrong = append(wrong, fmt.Errorf("%s: %d of %d pods are ready, want %d", f, ready[f], all[f], s.pods()))
 		}
 	}
 	return errors.Join(wrong...)

@@ -220,7 +220,7 @@ func (e *evaluate) lastWords() error {
 		}
 	}
 	if failed > 0 {
-		return fmt.Errorf("%d requests failed", failed)
+		return fmt.Errorf("failed requests: %d", failed)
 	}
 	return nil
 }

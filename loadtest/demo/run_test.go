@@ -270,7 +270,7 @@ func TestTheDemosReportIsWrittenAgain(t *testing.T) {
 	}
 	e := newEvaluation(d, "libra-demo")
 	e.data = data
-	if err := e.lastWords(); err == nil || !strings.Contains(err.Error(), "2 requests failed") {
+	if err := e.lastWords(); err == nil || !strings.Contains(err.Error(), "failed requests: 2") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -292,12 +292,12 @@ func TestTheFourAreTaught(t *testing.T) {
 				t.Errorf("input %d of %s is empty", n, l.service)
 			}
 		}
-		p[l.function] = []inputs.Input{{Body: l.inputs[0].Body, Expect: map[string]int64{"n": 1}}}
+		p[l.service] = []inputs.Input{{Body: l.inputs[0].Body, Expect: map[string]int64{"n": 1}}}
 	}
 	d.targets = targets{gateway: answering(t, p), hosts: map[string]string{}}
 	for i := range lessons {
-		d.targets.hosts[lessons[i].service] = lessons[i].function
-		lessons[i].inputs = p[lessons[i].function]
+		d.targets.hosts[lessons[i].service] = lessons[i].service
+		lessons[i].inputs = p[lessons[i].service]
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()

@@ -297,10 +297,13 @@ func (p timePlan) blocks() int {
 
 func (c combination) String() string {
 	said := fmt.Sprintf("%s at %d %%", c.part, c.load)
-	if c.pods > 0 {
-		said += fmt.Sprintf(" with %d pods", c.pods)
+	switch c.pods {
+	case 0:
+		return said
+	case 1:
+		return said + " with 1 pod"
 	}
-	return said
+	return said + fmt.Sprintf(" with %d pods", c.pods)
 }
 
 // write prints the plan as a table.

@@ -103,7 +103,7 @@ func TestAFullRunHasTimeForTheGoalsAndEachArm(t *testing.T) {
 	want("bystanders at 90 % with 10 pods, blocks of 20s", 2, evaluation.NoLimits)
 	want("requests at 90 % with 10 pods, blocks of 40s", 2, evaluation.Owners, evaluation.VPA, evaluation.NoLimitsWeighted)
 	want("requests at 40 % with 10 pods, blocks of 40s", 2, evaluation.Owners)
-	want("memory at 15 % with 1 pods, blocks of 20s", 2, evaluation.Stock, evaluation.Libra, evaluation.NoLimits, evaluation.VPA, evaluation.Fits)
+	want("memory at 15 % with 1 pod, blocks of 20s", 2, evaluation.Stock, evaluation.Libra, evaluation.NoLimits, evaluation.VPA, evaluation.Fits)
 	want("cost at 40 %, blocks of 30s", 2, evaluation.Stock, evaluation.Libra, evaluation.NoLimits)
 }
 

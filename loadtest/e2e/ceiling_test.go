@@ -51,11 +51,11 @@ func TestCeilingUnderSourceNode(t *testing.T) {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		setMaxMode(ctx, t, "null")
+		setSetting(ctx, t, "max-mode", "null")
 	})
-	setMaxMode(ctx, t, `"observe"`)
+	setSetting(ctx, t, "max-mode", `"observe"`)
 	waitCPU(ctx, t, namespace, f, f.allocation.CPUMilli)
-	setMaxMode(ctx, t, "null")
+	setSetting(ctx, t, "max-mode", "null")
 	waitCPU(ctx, t, namespace, f, most)
 
 	// And so is a HarvestPolicy of the namespace.
@@ -187,12 +187,12 @@ func label(ctx context.Context, t *testing.T, namespace string, source api.Sourc
 	}
 }
 
-// setMaxMode sets how far Libra goes at most, for all functions; null is the default.
-func setMaxMode(ctx context.Context, t *testing.T, value string) {
+// setSetting changes one of the cluster's settings, to a value in JSON; null is the default.
+func setSetting(ctx context.Context, t *testing.T, setting, value string) {
 	t.Helper()
-	patch := fmt.Appendf(nil, `{"data": {"max-mode": %s}}`, value)
+	patch := fmt.Appendf(nil, `{"data": {%q: %s}}`, setting, value)
 	if _, err := kube.CoreV1().ConfigMaps(settings.Namespace).Patch(ctx, settings.ConfigMap, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
-		t.Errorf("setting max-mode to %s: %v", value, err)
+		t.Errorf("setting %s to %s: %v", setting, value, err)
 	}
 }
 
@@ -250,7 +250,7 @@ func waitCPU(ctx context.Context, t *testing.T, namespace string, f function, mi
 }
 
 func cgroupAt(f function, milli int64) error {
-	limits, err := f.cgroups.limits()
+	limits, err := f.cgroups.Limits()
 	if err == nil && limits.CPUMilli != milli {
 		err = fmt.Errorf("the cgroup has %dm", limits.CPUMilli)
 	}

@@ -7,27 +7,22 @@ import (
 	"testing"
 
 	"libra.dev/libra/loadtest/containers"
-	"libra.dev/libra/pkg/api"
 )
 
-// cgroups has the cgroups of one container of the box.
-type cgroups struct{ container containers.Container }
-
-func findCgroups(t *testing.T, containerID string) cgroups {
+// findCgroups returns the cgroups of one container of the box.
+func findCgroups(t *testing.T, containerID string) containers.Container {
 	t.Helper()
 	c, err := containers.Find(containerID)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return cgroups{c}
+	return c
 }
-
-func (c cgroups) limits() (api.Resources, error) { return c.container.Limits() }
 
 // signal sends sig to every process of a container of the box.
 func signal(t *testing.T, containerID string, sig syscall.Signal) {
 	t.Helper()
-	processes, err := findCgroups(t, containerID).container.Processes()
+	processes, err := findCgroups(t, containerID).Processes()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,6 +18,7 @@ import (
 	"k8s.io/utils/ptr"
 	"knative.dev/serving/pkg/apis/serving"
 
+	"libra.dev/libra/loadtest/containers"
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/settings"
 )
@@ -42,7 +43,7 @@ type function struct {
 	pod         string
 	node        string
 	containerID string
-	cgroups     cgroups
+	cgroups     containers.Container
 	allocation  api.Resources
 }
 
@@ -135,7 +136,7 @@ func waitWhole(t *testing.T, deadline time.Time, functions ...function) {
 	for {
 		var away []string
 		for _, f := range functions {
-			limits, err := f.cgroups.limits()
+			limits, err := f.cgroups.Limits()
 			if err != nil {
 				t.Fatalf("reading the limits of %s: %v", f.name, err)
 			}

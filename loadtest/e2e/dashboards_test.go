@@ -76,7 +76,7 @@ func TestDashboardsHaveData(t *testing.T) {
 	ctx := t.Context()
 	p := startPrometheus(t, *kubeconfig)
 	running := startLoadWithRests(ctx, 15*time.Second, 4*time.Second)
-	awaitTargets(ctx, t, p, parts...)
+	awaitTargets(ctx, t, p)
 
 	missing := allQueries(t)
 	node := find(ctx, t, "compression").node
@@ -184,7 +184,7 @@ func TestAlertsSeeFaults(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			ctx := t.Context()
 			p := startPrometheus(t, *kubeconfig)
-			awaitTargets(ctx, t, p, parts...)
+			awaitTargets(ctx, t, p)
 			alert := all[slices.IndexFunc(all, func(r dashboards.Rule) bool { return r.Alert == test.alert })]
 			raised := func() error {
 				samples, err := p.Query(ctx, alert.Expr)
@@ -244,8 +244,8 @@ func TestKustomizationsAreAccepted(t *testing.T) {
 // parts has the jobs that Prometheus has with no setting changed.
 var parts = []string{"libra-activator", "libra-agent", "libra-predictor", "libra-resizer"}
 
-// awaitTargets waits until a pod of each job answers.
-func awaitTargets(ctx context.Context, t *testing.T, p *prometheus.Server, jobs ...string) {
+// awaitTargets waits until a pod of each of these jobs answers.
+func awaitTargets(ctx context.Context, t *testing.T, p *prometheus.Server) {
 	t.Helper()
 	eventually(t, 2*time.Minute, "targets", func() error {
 		up, err := p.Query(ctx, `sum by (job) (up{job=~"libra-.+"}) > 0`)
@@ -256,7 +256,7 @@ func awaitTargets(ctx context.Context, t *testing.T, p *prometheus.Server, jobs 
 		for _, s := range up {
 			found[s.Labels["job"]] = true
 		}
-		for _, job := range jobs {
+		for _, job := range parts {
 			if !found[job] {
 				return fmt.Errorf("no target of job %s answers", job)
 			}

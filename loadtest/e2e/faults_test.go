@@ -62,7 +62,7 @@ func repeatedly(ctx context.Context, t *testing.T, what string, do func(ctx cont
 // it try.
 func breakJournal(ctx context.Context, t *testing.T) (mend func()) {
 	agent := findCgroups(t, container(ctx, t, agentSelector))
-	processes, err := agent.container.Processes()
+	processes, err := agent.Processes()
 	if err != nil || len(processes) == 0 {
 		t.Fatalf("processes of the agent: %v, %v", processes, err)
 	}

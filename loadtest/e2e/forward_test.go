@@ -94,7 +94,7 @@ func TestAPolicyKeepsAFunctionNearItsData(t *testing.T) {
 	})
 	forwardedBefore := map[string]float64{}
 	for node, pod := range activators {
-		forwardedBefore[node] = forwards(t, pod)["forwarded"]
+		forwardedBefore[node] = forwards(ctx, t, pod)["forwarded"]
 	}
 	usedBefore := map[string]time.Duration{}
 	for _, f := range pods {
@@ -129,7 +129,7 @@ func TestAPolicyKeepsAFunctionNearItsData(t *testing.T) {
 		}
 	}
 	for node, pod := range activators {
-		outcomes := forwards(t, pod)
+		outcomes := forwards(ctx, t, pod)
 		passed := outcomes["forwarded"] - forwardedBefore[node]
 		t.Logf("the activator on %s has passed %v of %d requests on; in all: %v", node, passed, len(took[tagged]), outcomes)
 		if (node == far) != (passed > 0) {
@@ -178,25 +178,21 @@ func spreadActivators(ctx context.Context, t *testing.T, on ...string) {
 		len(on), corev1.LabelHostname, hosts))
 }
 
-// activatorsOn waits until two activators are on two nodes, and returns them by node.
+// activatorsOn waits until two activators are ready, on two nodes, and returns them by node.
 func activatorsOn(ctx context.Context, t *testing.T) map[string]corev1.Pod {
 	t.Helper()
 	on := map[string]corev1.Pod{}
 	eventually(t, time.Minute, "activator on each worker", func() error {
-		pods, err := kube.CoreV1().Pods(servingNamespace).List(ctx, metav1.ListOptions{LabelSelector: "app=activator"})
+		pods, err := readyPods(ctx, servingNamespace, "app=activator")
 		if err != nil {
 			return err
 		}
 		clear(on)
-		n := 0
-		for _, p := range pods.Items {
-			if p.DeletionTimestamp == nil { // the replaced ones have minutes to end
-				on[p.Spec.NodeName] = p
-				n++
-			}
+		for _, p := range pods {
+			on[p.Spec.NodeName] = p
 		}
-		if n != 2 || len(on) != 2 {
-			return fmt.Errorf("%d activators are on %d nodes", n, len(on))
+		if len(pods) != 2 || len(on) != 2 {
+			return fmt.Errorf("ready activators: %d, on %d nodes", len(pods), len(on))
 		}
 		return nil
 	})
@@ -302,26 +298,11 @@ func moveAway(t *testing.T, node string) {
 }
 
 // forwards returns how many requests an activator had to pass on, by outcome.
-func forwards(t *testing.T, activator corev1.Pod) map[string]float64 {
+func forwards(ctx context.Context, t *testing.T, activator corev1.Pod) map[string]float64 {
 	t.Helper()
-	response, err := client.Get(fmt.Sprintf("http://%s:%d/metrics", activator.Status.PodIP, api.ActivatorMetricsPort))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer response.Body.Close()
 	outcomes := map[string]float64{}
-	for lines := bufio.NewScanner(response.Body); lines.Scan(); {
-		labels, value, ok := strings.Cut(strings.TrimPrefix(lines.Text(), "libra_placement_forwards_total{"), "} ")
-		if !ok || labels == lines.Text() || !strings.HasPrefix(lines.Text(), "libra_placement_forwards_total{") {
-			continue
-		}
-		n, err := strconv.ParseFloat(value, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, of, _ := strings.Cut(labels, `outcome="`)
-		of, _, _ = strings.Cut(of, `"`)
-		outcomes[of] += n
+	for _, m := range metricOfActivator(ctx, t, activator, "libra_placement_forwards_total").GetMetric() {
+		outcomes[labelOf(m, "outcome")] += m.GetCounter().GetValue()
 	}
 	return outcomes
 }

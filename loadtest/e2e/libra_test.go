@@ -277,7 +277,7 @@ func watchQuotas(ctx context.Context, functions ...function) *quotaWatch {
 			case <-tick.C:
 			}
 			for _, f := range functions {
-				limits, err := f.cgroups.limits()
+				limits, err := f.cgroups.Limits()
 				if err != nil {
 					continue
 				}

@@ -190,11 +190,11 @@ func waitWithOwnMemory(ctx context.Context, t *testing.T, holders ...holder) {
 					t.Fatalf("container %s of %s was restarted: %+v", s.Name, h.pod, s.LastTerminationState)
 				}
 			}
-			kills, err := h.cgroups.container.OOMKills()
+			kills, err := h.cgroups.OOMKills()
 			if err != nil || kills > 0 {
 				t.Fatalf("%s: the kernel killed %d processes for want of memory (error: %v)", h.pod, kills, err)
 			}
-			limits, err := h.cgroups.limits()
+			limits, err := h.cgroups.Limits()
 			if err != nil {
 				return err
 			}

@@ -189,7 +189,7 @@ func TestLendingOnEachWorkerApart(t *testing.T) {
 	first, second := names[0], names[1]
 	endFirst := lend(ctx, t, pairs[first])
 	for _, other := range pairs[second] {
-		if limits, err := other.cgroups.limits(); err != nil || limits.CPUMilli != other.allocation.CPUMilli {
+		if limits, err := other.cgroups.Limits(); err != nil || limits.CPUMilli != other.allocation.CPUMilli {
 			t.Errorf("with a loan on %s, %s on %s is at %v of %v (%v)", first, other.pod, second, limits, other.allocation, err)
 		}
 	}
@@ -248,11 +248,11 @@ func lend(ctx context.Context, t *testing.T, pair [2]function) (end func()) {
 		return err
 	})
 	eventually(t, 3*time.Second, "limits of a loan on "+node, func() error {
-		low, err := donor.cgroups.limits()
+		low, err := donor.cgroups.Limits()
 		if err != nil {
 			return err
 		}
-		high, err := borrower.cgroups.limits()
+		high, err := borrower.cgroups.Limits()
 		if err == nil && (low.CPUMilli >= donor.allocation.CPUMilli || high.CPUMilli <= borrower.allocation.CPUMilli) {
 			err = fmt.Errorf("the donor has %dm of %dm, the borrower %dm of %dm", low.CPUMilli, donor.allocation.CPUMilli, high.CPUMilli, borrower.allocation.CPUMilli)
 		}
@@ -423,7 +423,7 @@ func functionsOf(ctx context.Context, t *testing.T, namespace, service string, n
 	t.Helper()
 	var found []function
 	eventually(t, 2*time.Minute, fmt.Sprintf("%d ready pods of %s", n, service), func() error {
-		pods, err := readyPods(ctx, namespace, service)
+		pods, err := readyPods(ctx, namespace, serving.ServiceLabelKey+"="+service)
 		if err == nil && len(pods) != n {
 			err = fmt.Errorf("there are %d", len(pods))
 		}
@@ -440,8 +440,9 @@ func functionsOf(ctx context.Context, t *testing.T, namespace, service string, n
 	return found
 }
 
-func readyPods(ctx context.Context, namespace, service string) ([]corev1.Pod, error) {
-	pods, err := kube.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: serving.ServiceLabelKey + "=" + service})
+// readyPods returns the ready pods with a label, except those that are being deleted.
+func readyPods(ctx context.Context, namespace, selector string) ([]corev1.Pod, error) {
+	pods, err := kube.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: selector})
 	if err != nil {
 		return nil, err
 	}
@@ -454,7 +455,7 @@ func readyPods(ctx context.Context, namespace, service string) ([]corev1.Pod, er
 
 // readyOn returns how many ready pods of a function are on each node.
 func readyOn(ctx context.Context, namespace, service string) (map[string]int, error) {
-	pods, err := readyPods(ctx, namespace, service)
+	pods, err := readyPods(ctx, namespace, serving.ServiceLabelKey+"="+service)
 	on := map[string]int{}
 	for _, p := range pods {
 		on[p.Spec.NodeName]++

@@ -31,7 +31,6 @@ import (
 
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/api/v1alpha1"
-	"libra.dev/libra/pkg/settings"
 )
 
 const (
@@ -193,8 +192,8 @@ func followsPolicy(t *testing.T, namespace, service, tag string) {
 // function's pods as it should, and that the choices are counted.
 func chosenBy(t *testing.T, policy, namespace, service string, functions []function, want func(used []time.Duration) error) {
 	ctx := t.Context()
-	setPlacement(ctx, t, fmt.Sprintf("%q", policy))
-	t.Cleanup(func() { setPlacement(context.WithoutCancel(ctx), t, "null") })
+	setSetting(ctx, t, "placement", fmt.Sprintf("%q", policy))
+	t.Cleanup(func() { setSetting(context.WithoutCancel(ctx), t, "placement", "null") })
 	awaitChoicesBy(ctx, t, policy, namespace, service)
 	before := placementChoices(ctx, t, policy)
 	eventually(t, inForceWithin, "choices by "+policy, func() error {
@@ -231,15 +230,6 @@ func awaitChoicesBy(ctx context.Context, t *testing.T, policy, namespace, servic
 		}
 		return nil
 	})
-}
-
-// setPlacement sets how pods are chosen where no placement policy says; null is the default.
-func setPlacement(ctx context.Context, t *testing.T, value string) {
-	t.Helper()
-	patch := fmt.Appendf(nil, `{"data": {"placement": %s}}`, value)
-	if _, err := kube.CoreV1().ConfigMaps(settings.Namespace).Patch(ctx, settings.ConfigMap, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
-		t.Errorf("setting placement to %s: %v", value, err)
-	}
 }
 
 // objectClient returns a client for objects of Libra's own kinds.
@@ -309,18 +299,22 @@ func placementChoices(ctx context.Context, t *testing.T, policy string) map[stri
 		if pod.DeletionTimestamp != nil {
 			continue
 		}
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://%s:%d/metrics", pod.Status.PodIP, api.ActivatorMetricsPort), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		family := metricOf(t, &http.Client{Transport: &http.Transport{}}, request, "libra_placement_choices_total")
-		for _, m := range family.GetMetric() {
+		for _, m := range metricOfActivator(ctx, t, pod, "libra_placement_choices_total").GetMetric() {
 			if labelOf(m, "policy") == policy {
 				counts[labelOf(m, "outcome")] += m.GetCounter().GetValue()
 			}
 		}
 	}
 	return counts
+}
+
+func metricOfActivator(ctx context.Context, t *testing.T, pod corev1.Pod, name string) *dto.MetricFamily {
+	t.Helper()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://%s:%d/metrics", pod.Status.PodIP, api.ActivatorMetricsPort), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return metricOf(t, client, request, name)
 }
 
 // metricOf returns one of the metrics that a part exports, or nil if it has none of the name.

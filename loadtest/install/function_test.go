@@ -147,11 +147,12 @@ func (l *load) stop() (answered, failed int) {
 	return l.answered, l.failed
 }
 
-// awaitStatus waits until status says that a function of a namespace is learned, and what it could lend or borrow.
-func (u *user) awaitStatus(namespace string) {
+// awaitStatus waits until status says that a function of the samples is learned, and what it could lend or borrow.
+func (u *user) awaitStatus() {
 	u.Helper()
+	const status = "kubectl libra status -n " + samples
 	u.until(5*time.Minute, "figures of the function", func() error {
-		out, err := u.try("kubectl libra status -n " + namespace + " -o json")
+		out, err := u.try(status + " -o json")
 		if err != nil {
 			return fmt.Errorf("%w: %s", err, out)
 		}
@@ -160,5 +161,5 @@ func (u *user) awaitStatus(namespace string) {
 		}
 		return nil
 	})
-	u.sh("kubectl libra status -n " + namespace)
+	u.sh(status)
 }

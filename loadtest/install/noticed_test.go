@@ -40,7 +40,7 @@ func (u *user) noticesStock() (over func()) {
 	u.Helper()
 	p := u.startPrometheus()
 	replaced := alertExpression(u, "LibraActivatorReplaced")
-	u.until(noticed, "the check's error", func() error { return u.has("error", "activator-image", activatorAgain, true) })
+	u.until(noticed, "the check's error", func() error { return u.has(activatorAgain, true) })
 	u.until(noticed, "LibraActivatorReplaced", func() error { return holds(u, p, replaced, true) })
 	u.Cleanup(func() {
 		if err := p.Stop(); err != nil {
@@ -48,7 +48,7 @@ func (u *user) noticesStock() (over func()) {
 		}
 	})
 	return func() {
-		u.until(noticed, "an end of the check's error", func() error { return u.has("error", "activator-image", "", false) })
+		u.until(noticed, "an end of the check's error", func() error { return u.has("", false) })
 		u.until(noticed, "an end of LibraActivatorReplaced", func() error { return holds(u, p, replaced, false) })
 	}
 }
@@ -62,9 +62,10 @@ func (u *user) runsJobAgain() {
 	u.sh("kubectl -n libra-system wait --for=condition=complete --timeout=5m job/libra-activator-install")
 }
 
-// has returns an error unless there is a finding of a check with a remedy or, without want, there is none.
-func (u *user) has(severity, check, remedy string, want bool) error {
+// has returns an error unless the check finds that the activator is another, with a remedy, or, without want, does not.
+func (u *user) has(remedy string, want bool) error {
 	u.Helper()
+	const severity, check = "error", "activator-image"
 	for _, f := range u.findings() {
 		if f.Check == check && f.Severity == severity && strings.Contains(f.Remedy, remedy) {
 			if !want {

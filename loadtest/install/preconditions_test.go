@@ -23,7 +23,7 @@ type precondition struct {
 // preconditions has those that can be broken on the box without breaking another one.
 var preconditions = []precondition{
 	{
-		"limits of queue-proxy", configures("config-deployment", `"queue-sidecar-cpu-limit":"1"`), configures("config-deployment", `"queue-sidecar-cpu-limit":null`),
+		"limits of queue-proxy", configures(`"queue-sidecar-cpu-limit":"1"`), configures(`"queue-sidecar-cpu-limit":null`),
 		"error", "queue-proxy-limits", "config-deployment", `patch configmap config-deployment`,
 	},
 	{"a function without limits", serves("", "limits"), unserved, "error", "function-limits", broken, `"limits":{"cpu"`},
@@ -70,8 +70,8 @@ const (
 	stockImage = `kubectl -n knative-serving get deployment activator -o jsonpath='{.metadata.annotations.libra\.dev/stock-image}'`
 )
 
-func configures(configMap, data string) string {
-	return fmt.Sprintf(`kubectl -n knative-serving patch configmap %s --type merge -p '{"data":{%s}}'`, configMap, data)
+func configures(data string) string {
+	return fmt.Sprintf(`kubectl -n knative-serving patch configmap config-deployment --type merge -p '{"data":{%s}}'`, data)
 }
 
 // serves returns commands that make a function without one of the things that Libra needs, in a namespace with a source. Its image

@@ -161,7 +161,7 @@ func (g *guest) try(ctx context.Context, c nodeCase) (o outcome, err error) {
 	}
 	o.Answered, o.Unanswered = l.answered, len(l.failed)
 	if len(l.failed) > 0 && !c.failures {
-		err = errors.Join(err, fmt.Errorf("%d requests failed, the first: %w", len(l.failed), l.failed[0]))
+		err = errors.Join(err, fmt.Errorf("failed requests: %d, the first: %w", len(l.failed), l.failed[0]))
 	}
 	err = errors.Join(err, g.judge(ctx, &o, wholeWithin))
 	// More memory than that harms nobody, and unused memory goes back in time. For minutes after a
@@ -203,10 +203,10 @@ func (g *guest) judge(ctx context.Context, o *outcome, within time.Duration) err
 func unharmed(o outcome) error {
 	var errs []error
 	if o.OOMKills > 0 {
-		errs = append(errs, fmt.Errorf("the kernel killed %d processes because memory ran out", o.OOMKills))
+		errs = append(errs, fmt.Errorf("processes that the kernel killed because memory ran out: %d", o.OOMKills))
 	}
 	if o.Restarts > 0 {
-		errs = append(errs, fmt.Errorf("%d containers restarted", o.Restarts))
+		errs = append(errs, fmt.Errorf("containers that restarted: %d", o.Restarts))
 	}
 	return errors.Join(errs...)
 }
@@ -276,8 +276,7 @@ func (g *guest) memoryBack(context.Context) error {
 	return nil
 }
 
-// whole returns an error unless every container has the kubelet's weight and what it is owed: of
-// CPU exactly that, or under source node at least that; of memory at least that.
+// whole returns an error unless all functions are whole.
 func (g *guest) whole(ctx context.Context) error {
 	if err := g.functionsRun(ctx); err != nil {
 		return err
@@ -293,15 +292,27 @@ func (g *guest) whole(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if f.namespace == donor.namespace && limits.CPUMilli != f.owed.CPUMilli || limits.CPUMilli < f.owed.CPUMilli {
-			errs = append(errs, fmt.Errorf("%s has a CPU limit of %dm, not %dm", f.name, limits.CPUMilli, f.owed.CPUMilli))
-		}
-		if limits.MemoryBytes < f.owed.MemoryBytes {
-			errs = append(errs, fmt.Errorf("%s has a memory limit of %d MiB, not %d", f.name, limits.MemoryBytes/mebibyte, f.owed.MemoryBytes/mebibyte))
-		}
+		errs = append(errs, f.whole(limits, g.allocatable))
 		if r.weight != 0 && weight != r.weight {
 			errs = append(errs, fmt.Errorf("%s has the weight %d, not %d", f.name, weight, r.weight))
 		}
+	}
+	return errors.Join(errs...)
+}
+
+// whole returns an error unless the function has what it is owed: of CPU exactly that or, under source
+// node, its ceiling, on a node with so much allocatable; of memory at least that.
+func (f function) whole(limits api.Resources, allocatableMilli int64) error {
+	cpu := f.owed.CPUMilli
+	if f.namespace == first.namespace {
+		cpu = max(cpu, allocatableMilli)
+	}
+	var errs []error
+	if limits.CPUMilli != cpu {
+		errs = append(errs, fmt.Errorf("%s has a CPU limit of %dm, not %dm", f.name, limits.CPUMilli, cpu))
+	}
+	if limits.MemoryBytes < f.owed.MemoryBytes {
+		errs = append(errs, fmt.Errorf("%s has a memory limit of %d MiB, not %d", f.name, limits.MemoryBytes/mebibyte, f.owed.MemoryBytes/mebibyte))
 	}
 	return errors.Join(errs...)
 }

@@ -44,9 +44,11 @@ type guest struct {
 	kube    kubernetes.Interface
 	knative servingclient.Interface
 	pools   *pool.Redis
-	running map[string]running // by the function's key
-	loads   int
-	state   state
+	// allocatable is the node's CPU for pods, in milli CPU.
+	allocatable int64
+	running     map[string]running // by the function's key
+	loads       int
+	state       state
 }
 
 // state is what the test knows about its cases, on disk.
@@ -133,6 +135,7 @@ func (g *guest) connect(ctx context.Context) error {
 		}
 		for _, c := range node.Status.Conditions {
 			if c.Type == "Ready" && c.Status == "True" {
+				g.allocatable = node.Status.Allocatable.Cpu().MilliValue()
 				g.say("the node runs kubelet %s, %s and Linux %s", node.Status.NodeInfo.KubeletVersion, node.Status.NodeInfo.ContainerRuntimeVersion, node.Status.NodeInfo.KernelVersion)
 				return nil
 			}

@@ -5,18 +5,12 @@
 package main
 
 import (
-	"context"
-	"fmt"
-	"os"
-	"os/signal"
-	"syscall"
-
 	"github.com/spf13/cobra"
+
+	"libra.dev/libra/loadtest/bench/machine"
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	defer stop()
 	root := &cobra.Command{
 		Use:           "node-test",
 		Short:         "Test Libra on emulated nodes with systemd, cgroup v2 and kubelets of two releases",
@@ -25,8 +19,5 @@ func main() {
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.AddCommand(newRun(), newGuest())
-	if err := root.ExecuteContext(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "node-test:", err)
-		os.Exit(1)
-	}
+	machine.Main(root)
 }

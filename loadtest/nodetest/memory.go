@@ -46,7 +46,7 @@ func memoryBeyond(ctx context.Context, g *guest) (o outcome, err error) {
 	}
 	err = l.stop(ctx)
 	if o.Answered, o.Unanswered = l.answered, len(l.failed); o.Unanswered > 0 {
-		err = errors.Join(err, fmt.Errorf("%d requests failed, the first: %w", o.Unanswered, l.failed[0]))
+		err = errors.Join(err, fmt.Errorf("failed requests: %d, the first: %w", o.Unanswered, l.failed[0]))
 	}
 	err = errors.Join(err, g.judge(ctx, &o, wholeWithin), g.eventually(ctx, "all pods' own memory limits", memoryLimit, g.memoryBack))
 	after, killsErr := oomKills()

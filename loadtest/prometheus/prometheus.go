@@ -11,12 +11,12 @@ import (
 	"io"
 	"io/fs"
 	"math"
-	"net"
 	"net/http"
 	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"libra.dev/libra/dashboards"
+	"libra.dev/libra/loadtest/bench/machine"
 )
 
 const (
@@ -31,7 +32,7 @@ const (
 	queryTimeout = 30 * time.Second
 )
 
-// ErrInvalid means that Prometheus refused a query.
+// ErrInvalid means that Prometheus refused a query because of the query itself.
 var ErrInvalid = errors.New("the query was refused by Prometheus")
 
 // Options configures a Server. All fields must be set.
@@ -58,7 +59,7 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	if err := configure(o); err != nil {
 		return nil, fmt.Errorf("configure Prometheus: %w", err)
 	}
-	address, err := freeAddress()
+	address, err := machine.FreeAddress()
 	if err != nil {
 		return nil, err
 	}
@@ -166,15 +167,6 @@ func configure(o Options) error {
 	return nil
 }
 
-func freeAddress() (string, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	defer listener.Close()
-	return listener.Addr().String(), nil
-}
-
 // Sample is one series of a query's result.
 type Sample struct {
 	Labels map[string]string
@@ -182,7 +174,7 @@ type Sample struct {
 }
 
 // Query returns the samples of an expression now, except those that are not a number,
-// which panels do not show. If Prometheus refuses the query, the error is an ErrInvalid.
+// which panels do not show. If the query itself is wrong, the error is an ErrInvalid.
 func (s *Server) Query(ctx context.Context, expr string) ([]Sample, error) {
 	var answer struct {
 		Result []struct {
@@ -225,14 +217,18 @@ func (s *Server) get(ctx context.Context, path string, values url.Values, data a
 	}
 	defer response.Body.Close()
 	var answer struct {
-		Status, Error string
-		Data          json.RawMessage
+		Status, ErrorType, Error string
+		Data                     json.RawMessage
 	}
 	if err := json.NewDecoder(response.Body).Decode(&answer); err != nil {
 		return fmt.Errorf("decode the answer of Prometheus to %s: %s: %w", path, response.Status, err)
 	}
-	if answer.Status != "success" {
+	if answer.Status == "success" {
+		return json.Unmarshal(answer.Data, data)
+	}
+	// The other types, such as timeout and unavailable, are about the server.
+	if slices.Contains([]string{"bad_data", "execution"}, answer.ErrorType) {
 		return fmt.Errorf("%w: %s", ErrInvalid, answer.Error)
 	}
-	return json.Unmarshal(answer.Data, data)
+	return fmt.Errorf("query Prometheus at %s: %s: %s", path, answer.ErrorType, answer.Error)
 }

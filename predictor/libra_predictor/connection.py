@@ -108,8 +108,10 @@ def hint(error: BaseException, tls: bool) -> str:
 
 
 def _user(credentials: str) -> str:
+    if not credentials:
+        return "default"
     with suppress(AuthenticationError):
-        if credentials and (name := _line(Path(credentials, "username"))):
+        if name := _line(Path(credentials, "username")):
             return f"{name} of the file username"
     return "default, because the file username is missing or empty"
 

@@ -174,18 +174,21 @@ class Learning:
 
     def _keep(self, before: Mapping[str, Function]) -> None:
         """Restores from this replica's memory what a lost Redis no longer has."""
+        kept = 0
         for name, function in before.items():
             stored = self.functions.get(name)
             if stored is None or id_order(stored.learned_to) < id_order(function.learned_to):
                 self.functions[name] = function
                 self._awake(function)
                 self._mark(name)
+                kept += 1
         for name, published in self._replica.functions.items():
             if name not in self.functions:
                 self.functions[name] = _adopted(published, self._settings)
                 self._announced[name] = published.version
                 self._mark(name)
-        log.warning("Redis lost its data: %d functions kept from memory", len(self._changed))
+                kept += 1
+        log.warning("Redis lost its data: %d functions kept from memory", kept)
 
     async def _rebuild(self, refused: Collection[str]) -> None:
         if not refused:

@@ -15,10 +15,11 @@ from conftest import PREDICTOR, PredictorServer, RedisServer, eventually, free_p
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from redis.exceptions import NoPermissionError
 from test_store import function_state
 
 from libra_predictor.announcements import announce, announcement, announcements
-from libra_predictor.connection import UNREACHABLE, Connection
+from libra_predictor.connection import UNREACHABLE, Connection, explain
 from libra_predictor.lock import FENCE, LEASE_SECONDS, LOCK, Lock
 from libra_predictor.observations import STREAM
 from libra_predictor.store import RedisStore
@@ -297,6 +298,14 @@ def test_credentials_that_are_not_set_are_told(secured: Secured, caplog: pytest.
 
     asyncio.run(ask())
     assert "LIBRA_REDIS_CREDENTIALS (--redis-credentials) is not set: want the CA of Redis" in caplog.text
+
+
+def test_without_credentials_no_file_is_blamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "username").write_text("nobody")
+    monkeypatch.chdir(tmp_path)
+    told = explain(NoPermissionError("this user may not run it"), "")
+    assert "(--redis-credentials) is not set, with the user default: want a user" in told
+    assert "the file username" not in told
 
 
 def test_a_cluster(redis_binary: str, tmp_path: Path) -> None:

@@ -79,8 +79,6 @@ type outcome struct {
 	length    time.Duration
 }
 
-func (o outcome) rps() float64 { return float64(len(o.latencies)) / o.length.Seconds() }
-
 // closed sends requests on several connections, each as soon as the one before it
 // on its connection is answered.
 func closed(ctx context.Context, t target, connections int, length time.Duration) (outcome, error) {

@@ -71,8 +71,8 @@ func TestClosedKeepsItsConnectionsBusy(t *testing.T) {
 	if int64(len(o.latencies)) != asked.Load() || len(o.latencies) < 4 {
 		t.Errorf("%d answered of %d asked", len(o.latencies), asked.Load())
 	}
-	if o.length < time.Second/2 || o.rps() <= 0 {
-		t.Errorf("%v, %v requests a second", o.length, o.rps())
+	if o.length < time.Second/2 {
+		t.Errorf("it took %v", o.length)
 	}
 }
 

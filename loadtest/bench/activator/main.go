@@ -302,7 +302,7 @@ func (c *comparison) report(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	if failed > 0 {
-		return fmt.Errorf("%d requests failed, the first: %w", failed, failure)
+		return fmt.Errorf("failed requests: %d, the first: %w", failed, failure)
 	}
 	// Few requests call it: such short ones neither lend nor borrow, and are sampled.
 	if c.calls[optedIn] == 0 {

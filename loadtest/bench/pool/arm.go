@@ -43,7 +43,7 @@ func (o options) takeTurns(ctx context.Context, nodes int, in io.Reader, out io.
 	if err != nil {
 		return err
 	}
-	pinned, err := leaveCore(redisCore)
+	pinned, err := leaveCore()
 	if err != nil {
 		return err
 	}

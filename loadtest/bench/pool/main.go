@@ -141,7 +141,7 @@ func bench(ctx context.Context, o options, out io.Writer) error {
 	say := func(format string, args ...any) {
 		fmt.Fprintf(out, "[%4.0f s] %s\n", time.Since(start).Seconds(), fmt.Sprintf(format, args...))
 	}
-	pinned, err := leaveCore(redisCore)
+	pinned, err := leaveCore()
 	if err != nil {
 		return err
 	}

@@ -79,7 +79,7 @@ func (p picturing) run(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	pinned, err := leaveCore(redisCore)
+	pinned, err := leaveCore()
 	if err != nil {
 		return err
 	}

@@ -30,17 +30,17 @@ const (
 	ticksPerSecond = 100
 )
 
-// leaveCore takes this process off a core, and reports whether there is another.
+// leaveCore takes this process off Redis' core, and reports whether there is another.
 // It cannot keep others off; the results say how much of each core was left.
-func leaveCore(core int) (bool, error) {
+func leaveCore() (bool, error) {
 	var all unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &all); err != nil {
 		return false, fmt.Errorf("read the cores that may be used: %w", err)
 	}
-	if all.Count() < 2 || !all.IsSet(core) {
+	if all.Count() < 2 || !all.IsSet(redisCore) {
 		return false, nil
 	}
-	all.Clear(core)
+	all.Clear(redisCore)
 	// Twice: a thread may just be inheriting the old set from its starter.
 	for range 2 {
 		threads, err := os.ReadDir("/proc/self/task")
@@ -53,7 +53,7 @@ func leaveCore(core int) (bool, error) {
 				continue
 			}
 			if err := unix.SchedSetaffinity(id, &all); err != nil && !errors.Is(err, unix.ESRCH) {
-				return false, fmt.Errorf("leave core %d to Redis: %w", core, err)
+				return false, fmt.Errorf("leave core %d to Redis: %w", redisCore, err)
 			}
 		}
 	}

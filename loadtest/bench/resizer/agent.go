@@ -123,7 +123,7 @@ func (s *site) newAgentSite(ctx context.Context) (*agentSite, error) {
 		}
 	}
 	for i := range dozers {
-		made, err := a.cgroups.container(fmt.Sprintf("b%03d", i), fmt.Sprintf("bystander-%03d", i), requests, api.Resources{})
+		made, err := a.cgroups.container(fmt.Sprintf("b%03d", i), fmt.Sprintf("bystander-%03d", i), api.Resources{})
 		if err != nil {
 			return nil, err
 		}
@@ -150,7 +150,7 @@ func (a *agentSite) run(ctx context.Context, pod *corev1.Pod, i int, ceiling api
 	if err := a.report(ctx, pod, id); err != nil {
 		return err
 	}
-	made, err := a.cgroups.container(string(pod.UID), id, requests, ceiling)
+	made, err := a.cgroups.container(string(pod.UID), id, ceiling)
 	if err != nil {
 		return err
 	}

@@ -116,8 +116,8 @@ func (c *cgroups) make(path string) error {
 }
 
 // container makes the cgroup of a pod's container as the kubelet does, with limits, and a weight from
-// the pod's request.
-func (c *cgroups) container(podUID, id string, requests, limits api.Resources) (container, error) {
+// the pods' requests.
+func (c *cgroups) container(podUID, id string, limits api.Resources) (container, error) {
 	pod := filepath.Join("kubepods", "burstable", "pod"+podUID)
 	path := filepath.Join(pod, id)
 	if err := c.make(path); err != nil {

@@ -155,7 +155,7 @@ func (r *Rig) Remove(ctx context.Context, name string) error {
 		if err := pods.DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}, selector); err != nil {
 			return err
 		}
-		return fmt.Errorf("%d pods are left", len(list.Items))
+		return fmt.Errorf("pods that are left: %d", len(list.Items))
 	})
 	if err != nil {
 		return fmt.Errorf("remove function %s: %w", name, err)

@@ -368,8 +368,8 @@ func (g *guarding) report(ctx context.Context, out io.Writer) error {
 	}
 	fmt.Fprintf(out, "Loans that the node had no room for: %d; restores before the threshold: %d, never: %d, seen late by the bench itself: %d.\n", g.refused, g.early, g.missed, g.blurred)
 	wrong.print(out)
-	if g.missed > 0 || len(g.times["restore"]) == 0 || len(g.times["donor_whole"]) == 0 {
-		return fmt.Errorf("%d of %d donors that needed their CPU were not restored within %v; %d were restored after their End", g.missed, g.missed+len(g.times["restore"]), restoreTimeout, len(g.times["donor_whole"]))
+	if g.missed > 0 {
+		return fmt.Errorf("%d of %d donors that needed their CPU were not restored within %v", g.missed, g.missed+len(g.times["restore"]), restoreTimeout)
 	}
 	return nil
 }

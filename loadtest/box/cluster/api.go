@@ -188,7 +188,7 @@ func trouble(p corev1.Pod) string {
 			part = c.Name + " " + c.State.Waiting.Reason
 		}
 		if c.RestartCount > 0 {
-			part += fmt.Sprintf(" (%d restarts)", c.RestartCount)
+			part += fmt.Sprintf(" (restarts: %d)", c.RestartCount)
 		}
 		parts = append(parts, part)
 	}

@@ -336,7 +336,7 @@ func (c Cluster) importLacking(ctx context.Context, m member) error {
 	if err := g.Wait(); err != nil || imported == 0 {
 		return err
 	}
-	c.Log("imported %d images%s", imported, m.told())
+	c.Log("images imported%s: %d", m.told(), imported)
 	return nil
 }
 

@@ -152,6 +152,24 @@ const mostStolen = 0.02
 // machine's neighbours as about the arm.
 func (b Block) Disturbed() bool { return b.CPU.StolenShare() > mostStolen }
 
+// A request is late that was sent more than lateMS after its time. The load of a block is not that of its
+// schedule if more than mostLate of its requests are. Both are as in k6's scripts.
+const (
+	lateMS   = 50
+	mostLate = 0.01
+)
+
+// Late reports whether the load of a block was not that of its schedule.
+func (b Block) Late() bool {
+	late := 0
+	for _, r := range b.Requests {
+		if r.LateMS > lateMS {
+			late++
+		}
+	}
+	return float64(late) > mostLate*float64(len(b.Requests))
+}
+
 // StolenShare returns the CPU that the hypervisor took as a share of the CPU that the node had use for; 0 if
 // the CPU was not read.
 func (u Usage) StolenShare() float64 {

@@ -132,16 +132,22 @@ func (c *comparison) measured() section {
 			c.Machine.About, c.Commit, c.Seed, len(c.Blocks), c.Elapsed.Minutes(), in, c.Learned),
 	}}
 	if c.Machine.Cores > 0 {
-		s.Text = append(s.Text, fmt.Sprintf("On average a request takes %.1f ms of CPU outside its function: in the gateway, the activator, the sidecar and the sender.", c.Machine.RequestMilliseconds))
+		s.Text = append(s.Text, fmt.Sprintf("On average the node took %.1f ms of CPU more for a request under load than its function took for it alone: above all in the gateway, the activator, the sidecar and the sender.", c.Machine.RequestMilliseconds))
 	}
-	disturbed := 0
+	disturbed, late := 0, 0
 	for _, b := range c.Blocks {
 		if b.Disturbed() {
 			disturbed++
 		}
+		if b.Late() {
+			late++
+		}
 	}
 	if disturbed > 0 {
 		s.Text = append(s.Text, fmt.Sprintf("Blocks in which the hypervisor took more than %s of the CPU that this machine had use for: %d. Their figures say as much about the machine's neighbours.", percentText(mostStolen), disturbed))
+	}
+	if late > 0 {
+		s.Text = append(s.Text, fmt.Sprintf("Blocks in which more than %s of the requests were sent more than %d ms late: %d. Their load was not that of their schedules.", percentText(mostLate), lateMS, late))
 	}
 	if len(c.Alerts) > 0 {
 		s.Text = append(s.Text, "Alerts of Libra that fired meanwhile: "+strings.Join(c.Alerts, ", ")+".")
@@ -229,7 +235,7 @@ func (c *comparison) failuresSection() section {
 			total += len(b.Bystander.Requests)
 		}
 	}
-	outside := c.failedOutside(PartMemory)
+	outside := c.failedOutsideMemory()
 	said := fmt.Sprintf("%d of %d requests failed", len(failed), total)
 	if len(c.of(PartMemory)) > 0 {
 		said += fmt.Sprintf("; %d of them in the part about memory, which measures failures", len(failed)-outside)

@@ -28,12 +28,12 @@ func (c *comparison) failures() []failure {
 	return failed
 }
 
-// failedOutside returns how many requests failed in other parts: failures in the part
-// memory are its result.
-func (c *comparison) failedOutside(part string) int {
+// failedOutsideMemory returns how many requests failed in other parts than memory: there,
+// failures are the result.
+func (c *comparison) failedOutsideMemory() int {
 	n := 0
 	for _, f := range c.failures() {
-		if f.Part != part {
+		if f.Part != PartMemory {
 			n++
 		}
 	}

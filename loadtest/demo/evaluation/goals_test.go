@@ -134,6 +134,19 @@ func TestWhatNoiseDoesTooIsNotHarm(t *testing.T) {
 	}
 }
 
+func TestTheReportSaysWhatWasSentLate(t *testing.T) {
+	d := synthetic{seed: 1, blocks: 1, requests: 100, arms: map[string]float64{Stock: 1, NoLimits: 1}}.data(busy)
+	said := func() string { return strings.Join(compared(t, d).measured().Text, " ") }
+	d.Blocks[0].Requests[0].LateMS = 1000
+	if strings.Contains(said(), "late") {
+		t.Errorf("one request of a hundred was late, and the report says %q", said())
+	}
+	d.Blocks[0].Requests[1].LateMS = 51
+	if !strings.Contains(said(), "more than 1 % of the requests were sent more than 50 ms late: 1.") {
+		t.Errorf("got %q", said())
+	}
+}
+
 // The report says what the hypervisor took only if that was measured.
 func TestTheReportSaysWhatTheHypervisorTook(t *testing.T) {
 	d := synthetic{seed: 1, blocks: 1, requests: 20, arms: map[string]float64{Stock: 1, NoLimits: 1}}.data(busy)

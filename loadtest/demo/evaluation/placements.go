@@ -213,7 +213,7 @@ func (p *placed) choices() section {
 			}
 			without := sum.Outcomes[outcomeNoChoice]
 			t.add(k.String(), p.title(arm), fmt.Sprint(requests), share(sum.Choices()), share(sum.Outcomes[outcomeMoved]), share(without),
-				share(max(0, float64(requests)-sum.Choices()-without)), p.value(k, arm, borrowed).of("%.1f"), p.value(k, arm, wanted).of("%.1f"), sum.grantedText())
+				share(max(0, float64(requests)-sum.Choices()-without)), report.Number("%.1f", p.value(k, arm, borrowed).value), report.Number("%.1f", p.value(k, arm, wanted).value), sum.grantedText())
 		}
 	}
 	return section{Title: "Where there was a choice", brief: true, Tables: []table{t}, Text: []string{
@@ -244,9 +244,6 @@ func (p Placed) grantedText() string {
 	}
 	return fmt.Sprintf("%.1f, %s", p.Promised, percentText(p.Granted/p.Promised))
 }
-
-// of formats the figure without its interval.
-func (i interval) of(format string) string { return report.Number(format, i.value) }
 
 // functionsTold shows where a placement did not help: for which functions, at which load.
 func (p *placed) functionsTold() section {

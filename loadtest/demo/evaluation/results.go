@@ -11,7 +11,7 @@ import (
 func (c *comparison) results() report.Results {
 	m := map[string]float64{
 		"undecided":       float64(undecided(c.judge())),
-		"failed_requests": float64(c.failedOutside(PartMemory)),
+		"failed_requests": float64(c.failedOutsideMemory()),
 	}
 	put := func(name string, i interval) {
 		if i.measured() {

@@ -23,9 +23,6 @@ var Functions = []string{"uploader", "dynamichtml", "compression", "pagerank"}
 // All are the functions and the service that did not opt in.
 var All = append(slices.Clone(Functions), Plain)
 
-// Corpus returns the text that bodies are cut from.
-func Corpus() []byte { return inputs.Corpus() }
-
 // Request is one request of a schedule, as the k6 script reads it.
 type Request struct {
 	N        int    `json:"n"` // its place in the schedule
@@ -37,6 +34,14 @@ type Request struct {
 	Offset int    `json:"offset,omitempty"`
 	// Expect is what the answer must say the function did.
 	Expect map[string]int64 `json:"expect"`
+}
+
+// BodyFrom returns the body, which may be part of the corpus.
+func (r Request) BodyFrom(corpus []byte) []byte {
+	if r.Body == "" {
+		return corpus[r.Offset : r.Offset+r.Size]
+	}
+	return []byte(r.Body)
 }
 
 // load is how one function is called. The next request is due a pause after the

@@ -7,9 +7,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
+
+	"libra.dev/libra/loadtest/functions/inputs"
 )
 
-var corpus = Corpus()
+var corpus = inputs.Corpus()
 
 func TestGenerateFollowsFromItsSeed(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

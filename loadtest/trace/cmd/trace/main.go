@@ -163,7 +163,7 @@ func (s *source) load(log io.Writer) (trace.Trace, error) {
 	}
 	t, err := trace.Load(sources[0], sources[1], sources[2])
 	for reason, n := range t.Dropped {
-		fmt.Fprintf(log, "left out: %d functions, %s\n", n, reason)
+		fmt.Fprintf(log, "functions left out: %d, %s\n", n, reason)
 	}
 	return t, err
 }

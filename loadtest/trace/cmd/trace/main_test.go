@@ -79,7 +79,7 @@ func TestFilesGoTogether(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"left out: 1 functions, no durations", `"functions": 1`, `"minutes": 2`} {
+	for _, want := range []string{"functions left out: 1, no durations", `"functions": 1`, `"minutes": 2`} {
 		if !strings.Contains(out, want) {
 			t.Errorf("output does not have %q:\n%s", want, out)
 		}
