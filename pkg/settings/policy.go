@@ -52,6 +52,7 @@ func (f field[T]) over(was T) T {
 type policies struct {
 	byNamespace sync.Map
 	byDefault   atomic.Pointer[policy]
+	lastRead    *policy     // the cluster's default as it could be read last; nil if it could not
 	partly      atomic.Bool // something in the cluster's default is not accepted
 	absent      atomic.Bool
 }
@@ -263,15 +264,16 @@ func (l *Live) setPolicy(obj any) {
 	l.changed()
 }
 
-// setDefault stores the cluster's default. If it cannot be read, the previous one stays; if there was none, everything is
-// only observed.
+// setDefault stores the cluster's default. If it cannot be read, the last one that could be holds; if there was none,
+// everything is only observed.
 func (l *Live) setDefault(p policy, spec v1alpha1.HarvestPolicySpec, err error) {
-	was := l.policies.byDefault.Load()
 	l.policies.partly.Store(err != nil)
-	if err != nil {
-		until := "the settings stay as they were until it is corrected"
-		if p = *nothing; was != nil {
-			p = *was
+	if err == nil {
+		l.policies.lastRead = &p
+	} else {
+		until := "the last version that could be read holds until it is corrected"
+		if p = *nothing; l.policies.lastRead != nil {
+			p = *l.policies.lastRead
 		} else {
 			until = "all functions are only observed until it is corrected"
 		}
@@ -281,7 +283,7 @@ func (l *Live) setDefault(p policy, spec v1alpha1.HarvestPolicySpec, err error) 
 		}
 		l.refused(fmt.Errorf("HarvestPolicy %s/%s, the cluster's default, cannot be read; %s: %w", Namespace, v1alpha1.HarvestPolicyName, until, err))
 	}
-	if was != nil && *was == p {
+	if was := l.policies.byDefault.Load(); was != nil && *was == p {
 		return
 	}
 	l.policies.byDefault.Store(&p)
@@ -295,6 +297,7 @@ func (l *Live) removePolicy(obj any) {
 	}
 	if object.GetNamespace() == Namespace {
 		l.policies.byDefault.Store(nil)
+		l.policies.lastRead = nil
 		l.policies.partly.Store(false)
 	} else {
 		l.policies.byNamespace.Delete(object.GetNamespace())

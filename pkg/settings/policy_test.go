@@ -229,7 +229,7 @@ func TestTheClustersDefaultThatCannotBeRead(t *testing.T) {
 			was := c.live.Settings()
 			c.update(Namespace, map[string]any{field: value})
 			c.expectRefusedMetric(1)
-			c.expectSettings(was, "HarvestPolicy libra-system/default, the cluster's default, cannot be read; the settings stay as they were until it is corrected: spec."+field)
+			c.expectSettings(was, "HarvestPolicy libra-system/default, the cluster's default, cannot be read; the last version that could be read holds until it is corrected: spec."+field)
 			c.update(Namespace, map[string]any{"mode": "observe"})
 			c.expectRefusedMetric(0)
 			if got := c.live.For("shop"); got.ModeOf(nil) != api.ModeObserve || got.CPUReserveMilli != 0 {
@@ -257,6 +257,12 @@ func TestTheClustersDefaultThatCannotBeRead(t *testing.T) {
 		c.expectRefused("all functions are only observed until it is corrected: spec.maxMode")
 		if got := c.live.For("shop").ModeOf(nil); got != api.ModeObserve {
 			t.Errorf("the mode is %s, want observe", got)
+		}
+		// It holds only while maxMode is mistyped, not longer.
+		c.update(Namespace, map[string]any{"mode": "full", "maxMode": "full", "minLoan": "2h"})
+		c.expectRefused("the last version that could be read holds until it is corrected: spec.minLoan")
+		if got := c.live.For("shop").ModeOf(nil); got != api.ModeFull {
+			t.Errorf("maxMode is corrected, and another field is not: the mode is %s, want full, as it was read last", got)
 		}
 	})
 }

@@ -149,7 +149,6 @@ func New(clk clock.WithTicker, kube, revisions client.Reader, lending Lending, s
 	pods := newPodInfos()
 	a.reflex = &reflex{
 		clock:    clk,
-		log:      logf.Log,
 		metrics:  m,
 		tally:    &report.Tally{},
 		tracer:   tracers.Tracer(instrumentation),
@@ -169,7 +168,7 @@ func New(clk clock.WithTicker, kube, revisions client.Reader, lending Lending, s
 		sharesWrong: map[group]exceeding{},
 	}
 	a.reflex.clamps = &clamps{
-		clock: clk, log: logf.Log, metrics: m, tally: a.reflex.tally, open: a.reflex.open, off: settings.Unclamped,
+		clock: clk, metrics: m, tally: a.reflex.tally, open: a.reflex.open, off: settings.Unclamped,
 		waits: pressure.New(settings.CgroupRoot, settings.ProcRoot, a.participants.has),
 	}
 	now := clk.Now()

@@ -81,10 +81,11 @@ type clamps struct {
 
 	source   pressure.Source
 	last     pressure.Reading
-	blind    bool      // nothing tells whether bystanders wait
-	begun    time.Time // since when functions are held; zero while none is
-	toldNone bool      // the log says that there are containers without quotas
-	told     bool      // the log says that functions are held
+	before   pressure.Reading // the last one before functions were held
+	blind    bool             // nothing tells whether bystanders wait
+	begun    time.Time        // since when functions are held; zero while none is
+	toldNone bool             // the log says that there are containers without quotas
+	told     bool             // the log says that functions are held
 	toldAt   time.Time
 	creditAt time.Time
 }
@@ -221,7 +222,7 @@ func (c *clamps) follow(ctx context.Context, containers []capped) {
 		if k.round != c.rounds {
 			delete(c.known, id)
 			delete(c.clamp.levels, id)
-			c.giveBack(ctx, k)
+			c.giveBack(k)
 		}
 	}
 }
@@ -295,6 +296,9 @@ func (c *clamps) unlimited(k *clampedContainer, now time.Time) bool {
 func (c *clamps) waited(ctx context.Context, now time.Time, functions pressure.Functions) bool {
 	if c.off {
 		return false
+	}
+	if c.begun.IsZero() {
+		c.before = c.last
 	}
 	reading, err := c.waits.Read(now, functions)
 	if err != nil {
@@ -388,17 +392,18 @@ func (c *clamps) account(ctx context.Context, now time.Time, passed time.Duratio
 		c.creditAt = now
 		c.accountCredits()
 	}
+	waited, beyond := c.last.Waited-c.before.Waited, c.last.Beyond-c.before.Beyond
 	switch {
 	case held > 0 && c.begun.IsZero():
 		c.begun = now
 		if c.told = now.Sub(c.toldAt) >= clampLogEvery; c.told {
 			c.toldAt = now
 			c.log.Info("holding functions to their allocations: pods that did not opt in wait for CPU, or nothing shows whether they do",
-				"containers", held, "waited", c.last.Waited.String(), "beyondTolerated", c.last.Beyond.String())
+				"containers", held, "waited", waited.String(), "beyondTolerated", beyond.String())
 		}
 	case held == 0 && !c.begun.IsZero():
 		if c.told {
-			c.log.Info("no longer holding functions to their allocations", "heldFor", now.Sub(c.begun).String())
+			c.log.Info("no longer holding functions to their allocations", "heldFor", now.Sub(c.begun).String(), "waited", waited.String(), "beyondTolerated", beyond.String())
 		}
 		c.begun, c.told = time.Time{}, false
 	}

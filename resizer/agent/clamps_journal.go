@@ -91,7 +91,7 @@ func (c *clamps) erase(container string) {
 }
 
 // giveBack has a container that is no longer capped get back what its spec says.
-func (c *clamps) giveBack(ctx context.Context, k *clampedContainer) {
+func (c *clamps) giveBack(k *clampedContainer) {
 	if k.bound != nil {
 		k.bound(0)
 		return
@@ -118,14 +118,9 @@ func (c *clamps) repay(ctx context.Context) {
 		if !due {
 			return false
 		}
-		err := c.repayOne(d)
-		switch {
-		case err != nil && !cgroup.Gone(err):
-			c.metrics.wrote(ctx, write{d.Pod, lower, d.Allocation.CPUMilli}, resultFailed)
-			c.log.V(1).Info("could not take back a ceiling; retrying", "pod", d.Pod, "reason", err.Error())
+		if err := c.repayOne(ctx, d); err != nil && !cgroup.Gone(err) {
+			c.log.V(1).Info("could not set a container's CPU limit back to its pod's spec; retrying", "pod", d.Pod, "reason", err.Error())
 			return false
-		case err == nil:
-			c.metrics.wrote(ctx, write{d.Pod, lower, d.Allocation.CPUMilli}, resultWritten)
 		}
 		c.erase(d.Container)
 		return true
@@ -133,15 +128,21 @@ func (c *clamps) repay(ctx context.Context) {
 }
 
 // repayOne pays one debt. It opens the container anew, because whoever had it open may have closed it.
-func (c *clamps) repayOne(d debt) error {
+func (c *clamps) repayOne(ctx context.Context, d debt) error {
 	container, err := c.open(d.Container)
 	if err != nil {
 		return err
 	}
 	defer container.Close() //nolint:errcheck // the write was checked
-	reading, err := container.Read()
-	if err != nil || reading.Limit.CPUMilli == container.Attainable(d.Allocation.CPUMilli) {
+	limit, err := container.CPULimit()
+	w := write{d.Pod, lower, d.Allocation.CPUMilli}
+	if err != nil || limit == container.Attainable(w.to) {
 		return err
 	}
-	return container.SetCPU(d.Allocation.CPUMilli)
+	if limit != 0 && limit < w.to {
+		w.direction = restore
+	}
+	err = container.SetCPU(w.to)
+	c.metrics.wrote(ctx, w, resultOf(err))
+	return err
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/resizer/cgroup"
 )
 
 // recall takes over what an earlier agent owed, and gives it back, whatever the
@@ -25,7 +26,7 @@ func (r *reflex) recall(ctx context.Context) {
 		e.unsure = d.Allocation.CPUMilli != 0
 		e.owe(d.Allocation.CPUMilli)
 		if err := r.reopen(e); err != nil {
-			r.log.Info("could not open a container that the journal names; retrying", "pod", d.Pod, "reason", err.Error())
+			r.log.Info("could not open a container that the journal names; retrying unless it has ended", "pod", d.Pod, "reason", err.Error())
 		}
 		r.add(e)
 	}
@@ -37,7 +38,7 @@ func (r *reflex) recall(ctx context.Context) {
 // reopen opens a container that the journal names.
 func (r *reflex) reopen(e *entry) (err error) {
 	if e.info.cgroup, err = r.open(e.info.container); err != nil {
-		e.info.cgroup = nil
+		e.info.cgroup, e.ended = nil, errors.Is(err, cgroup.ErrNotFound)
 		return err
 	}
 	e.owe(e.allocation)

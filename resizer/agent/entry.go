@@ -32,6 +32,9 @@ type entry struct {
 	forgetAt time.Time
 	// left says that the container is from an earlier agent's journal and not yet whole.
 	left bool
+	// ended says that the container was looked for and has no cgroup, so that it is not looked for again: that
+	// walks through all cgroups of the node.
+	ended bool
 
 	// unsure says that an earlier agent may have died in mid-write: a reading of the limit
 	// means nothing until the limit was written.
@@ -158,7 +161,7 @@ func (e *entry) cpuSettled() bool {
 
 // renew forgets what was read of the container: it is a new one, or was opened anew.
 func (e *entry) renew() {
-	e.read, e.whole, e.watch = false, false, watch{}
+	e.read, e.whole, e.ended, e.watch = false, false, false, watch{}
 	e.written, e.overwritten, e.raised = 0, 0, exceeding{}
 	e.readAt, e.wholeSince, e.belowSince = time.Time{}, time.Time{}, time.Time{}
 	e.beatAt = time.Time{}

@@ -18,11 +18,10 @@ const mostBytes = int64(1) << 40
 // beat tells the pool what the node can lend, and which pods take part. onTime says that
 // a second has passed, over which idle CPU is measured.
 func (r *reflex) beat(ctx context.Context, onTime bool) {
-	now := r.clock.Now()
 	if onTime {
-		r.beatAt = now.Add(beatEvery)
+		r.beatAt = r.clock.Now().Add(beatEvery)
 	}
-	lendable := r.lendable(ctx, now, onTime)
+	lendable := r.lendable(ctx, onTime)
 	r.metrics.lendableCPU.Record(ctx, lendable.CPUMilli)
 	r.metrics.lendableMem.Record(ctx, lendable.MemoryBytes)
 	if r.state.Epoch == "" || r.lost {
@@ -73,9 +72,9 @@ func (r *reflex) rested() (pods []string) {
 
 // lendable is the most that may be on loan: what borrowers already use of it, and what the
 // node has idle, less a reserve. It is zero when that is not known.
-func (r *reflex) lendable(ctx context.Context, now time.Time, onTime bool) api.Resources {
+func (r *reflex) lendable(ctx context.Context, onTime bool) api.Resources {
 	if onTime {
-		usedMilli := r.borrowedCPU(now)
+		usedMilli := r.borrowedCPU()
 		times, err := readCPUTimes(r.settings.ProcRoot)
 		if err != nil {
 			r.unknownIdle(ctx, err)
@@ -128,7 +127,7 @@ func lendableMemory(used int64, node nodeMemory, pins int64) int64 {
 
 // borrowedCPU is what borrowers used above their user allocations since the last call, in
 // milli CPU.
-func (r *reflex) borrowedCPU(now time.Time) int64 {
+func (r *reflex) borrowedCPU() int64 {
 	var used int64
 	for _, e := range r.entries {
 		if !e.read {

@@ -146,7 +146,7 @@ func newMetrics(provider metric.MeterProvider) (*metrics, error) {
 	}
 	m.invocations = count("libra.agent.invocations", "Invocations that ended on the node, by `result` of observing them: observed, enough, not-alone, unknown-pod, uncovered, late, unreadable or dropped")
 	m.containers = gauge("libra.agent.containers", "{container}", "Containers being sampled")
-	m.sampleErrors = count("libra.agent.sample.errors", "Failed reads of a container's cgroup")
+	m.sampleErrors = count("libra.agent.sample.errors", "Failed reads of cgroups and of /proc")
 	m.redisErrors = count("libra.agent.redis.errors", "Failed Redis calls, by `operation`")
 
 	m.writes = count("libra.agent.writes", "CPU limits written to cgroups, by `direction` (restore, lower, raise) and `result` (written, gone, failed)")

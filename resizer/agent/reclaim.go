@@ -71,6 +71,7 @@ type idling struct {
 
 	after         time.Time // nothing is taken before
 	less, pressed backoff.Delay
+	told          bool // the log says that the kernel cannot
 }
 
 func newIdling() idling {
@@ -183,15 +184,14 @@ func (c *container) reclaim(now time.Time) (taken int64, result string, err erro
 // reclaimAll takes memory from idle containers until ctx ends. It has a goroutine of its own,
 // because it blocks while the kernel works.
 func (a *Agent) reclaimAll(ctx context.Context) {
-	told := false // the log says that the kernel cannot
 	for ctx.Err() == nil {
-		a.reclaimOnce(ctx, &told)
+		a.reclaimOnce(ctx)
 		backoff.Pause(ctx, a.clock, together(a.clock.Now(), reclaimEvery))
 	}
 }
 
 // reclaimOnce takes memory from the container that has waited longest for its turn.
-func (a *Agent) reclaimOnce(ctx context.Context, told *bool) {
+func (a *Agent) reclaimOnce(ctx context.Context) {
 	now := a.clock.Now()
 	var next sampledPod
 	for _, s := range a.containers.all() {
@@ -206,8 +206,8 @@ func (a *Agent) reclaimOnce(ctx context.Context, told *bool) {
 	log := logf.FromContext(ctx).V(1)
 	switch {
 	case errors.Is(err, errors.ErrUnsupported):
-		if !*told {
-			*told = true
+		if !next.idling.told {
+			next.idling.told = true
 			log.Info("cannot reclaim memory from an idle container", "pod", next.pod, "reason", err.Error())
 		}
 		return

@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -208,14 +207,9 @@ func (r *reflex) round(ctx context.Context) (wrote bool) {
 	for _, e := range slices.Clone(r.entries) {
 		e.overwritten = 0
 		switch {
-		case e.unopened():
-			if !beat {
-				continue
-			}
-			if err := r.reopen(e); err == nil {
+		case e.unopened() && !e.ended:
+			if beat && r.reopen(e) == nil {
 				r.look(ctx, e)
-			} else if errors.Is(err, cgroup.ErrNotFound) && !now.Before(e.forgetAt) {
-				r.drop(e)
 			}
 		case e.info.cgroup == nil:
 			if !e.present && !now.Before(e.forgetAt) {
@@ -225,7 +219,7 @@ func (r *reflex) round(ctx context.Context) (wrote bool) {
 			r.look(ctx, e)
 			r.adopt(ctx, e)
 			r.giveBack(ctx, e)
-			r.leaveCPU(ctx, e)
+			r.leaveCPU(e)
 		}
 	}
 	if r.clamps.due(now) {
@@ -275,7 +269,7 @@ func (r *reflex) balance(e *entry) pool.Balance {
 
 // leaveCPU leaves a container's CPU limit to others once the node has become the source and no
 // loan of it is in force any more.
-func (r *reflex) leaveCPU(ctx context.Context, e *entry) {
+func (r *reflex) leaveCPU(e *entry) {
 	if !e.info.node || e.allocation == 0 || e.debtor != "" && !e.cpuSettled() {
 		return
 	}

@@ -538,7 +538,7 @@ func TestUnopenedContainers(t *testing.T) {
 		err  error
 		left int
 	}{{failure, 2}, {cgroup.ErrNotFound, 0}} {
-		g.opening = tc.err
+		g.opening, g.opens = tc.err, 0
 		g.start()
 		g.exchange()
 		g.pass(beatEvery)
@@ -551,6 +551,9 @@ func TestUnopenedContainers(t *testing.T) {
 			t.Errorf("%v: %d entries are left, want %d", tc.err, len(g.entries), tc.left)
 		}
 		if tc.left == 0 {
+			if g.opens != 2 {
+				t.Errorf("two containers that have ended were looked for %d times, want once each", g.opens)
+			}
 			continue
 		}
 		g.kernel["donor"].Limit.CPUMilli = 300

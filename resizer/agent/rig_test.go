@@ -171,6 +171,7 @@ type rig struct {
 	spans   *tracetest.SpanRecorder
 	told    pool.Heartbeat
 	opening error // what opening a cgroup fails with
+	opens   int   // of containers
 	// safeguardPercent applies to pods from now on; 0 is not known.
 	safeguardPercent int64
 	*reflex
@@ -216,6 +217,7 @@ func (g *rig) start() {
 		clock: g.clock, log: logr.Discard(), repeats: repeats{}, metrics: m, tracer: tracers.Tracer(""), agent: fmt.Sprint(g.clock.Now().UnixNano()), journal: j,
 		settings: settings,
 		open: func(id string) (cgroup.Container, error) {
+			g.opens++
 			if g.opening != nil {
 				return nil, g.opening
 			}

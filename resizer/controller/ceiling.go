@@ -23,7 +23,6 @@ const livePatience = 10 * time.Second
 // Live has the cluster's current settings; a *settings.Live is one.
 type Live interface {
 	Synced() bool
-	Settings() settings.Settings
 	// For returns the settings of a namespace's functions.
 	For(namespace string) settings.Settings
 	Source(namespace, node string) api.Source

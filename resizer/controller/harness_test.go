@@ -72,9 +72,8 @@ type fakeLive struct {
 	changed  func()
 }
 
-func (l *fakeLive) Synced() bool                { return !l.unsynced }
-func (l *fakeLive) Settings() settings.Settings { return l.now }
-func (l *fakeLive) OnChange(f func())           { l.changed = f }
+func (l *fakeLive) Synced() bool      { return !l.unsynced }
+func (l *fakeLive) OnChange(f func()) { l.changed = f }
 
 func (l *fakeLive) For(string) settings.Settings { return l.now }
 

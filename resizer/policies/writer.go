@@ -7,6 +7,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -44,8 +46,7 @@ type Live interface {
 
 // Writer writes the status of policies, and records Events on them. Only one writes at a time, the leader's.
 type Writer struct {
-	rounds  *rounds.Rounds
-	clock   clock.Clock
+	rounds.Rounds
 	cached  client.Reader // of opted-in Revisions, and of Nodes
 	kube    client.Client
 	live    Live
@@ -65,23 +66,20 @@ type seen struct {
 
 // NewWriter makes a Writer.
 func NewWriter(clk clock.WithTicker, log logr.Logger, cached client.Reader, kube client.Client, live Live, recorder events.EventRecorder) *Writer {
-	return &Writer{
-		rounds: &rounds.Rounds{Clock: clk, Log: log, Every: every, What: "the conditions of HarvestPolicies"},
-		clock:  clk, cached: cached, kube: kube, live: live, events: recorder,
+	w := &Writer{
+		cached: cached, kube: kube, live: live, events: recorder,
 		limiter: rate.NewLimiter(writesPerSecond, writesPerSecond), seen: map[types.UID]seen{},
 	}
-}
-
-// Start writes statuses until ctx ends. It implements manager.Runnable, and only the leader runs it.
-func (w *Writer) Start(ctx context.Context) error {
-	w.rounds.Run(ctx, w.round)
-	return nil
+	w.Rounds = rounds.Rounds{Clock: clk, Log: log, Every: every, What: "the conditions of HarvestPolicies", Round: w.round}
+	return w
 }
 
 // round writes the statuses that have changed.
 func (w *Writer) round(ctx context.Context) error {
 	all := w.live.HarvestPolicies()
-	now := w.clock.Now()
+	// In one order, so that the same failures read the same.
+	slices.SortFunc(all, func(a, b *unstructured.Unstructured) int { return strings.Compare(a.GetNamespace(), b.GetNamespace()) })
+	now := w.Clock.Now()
 	seen := make(map[types.UID]seen, len(all))
 	same := len(all) == len(w.seen)
 	for _, object := range all {
@@ -93,7 +91,7 @@ func (w *Writer) round(ctx context.Context) error {
 	}
 	w.seen = seen
 	// 1. Do nothing if nothing has changed, except for counting again from time to time.
-	if same && !w.rounds.Failing() && now.Sub(w.countedAt) < recount {
+	if same && !w.Failing() && now.Sub(w.countedAt) < recount {
 		return nil
 	}
 
@@ -116,7 +114,7 @@ func (w *Writer) round(ctx context.Context) error {
 
 func (w *Writer) write(ctx context.Context, object *unstructured.Unstructured, found *found) error {
 	policy, refused := settings.PolicyOf(object)
-	status := statusOf(&policy, refused, found, w.live.For(object.GetNamespace()), w.clock.Now())
+	status := statusOf(&policy, refused, found, w.live.For(object.GetNamespace()), w.Clock.Now())
 	w.tell(object, policy.Status, status)
 	if equality.Semantic.DeepEqual(policy.Status, status) {
 		return nil

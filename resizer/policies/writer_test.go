@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -16,7 +17,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -28,6 +31,7 @@ import (
 	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/yaml"
 
 	"libra.dev/libra/pkg/api"
@@ -306,6 +310,45 @@ func TestARefusedPolicyIsNamed(t *testing.T) {
 	c.round(every)
 	c.expect("shop", 0, 0, map[string]string{accepted: "", inForce: ""})
 	c.expectEvents()
+}
+
+// turned has policies, and returns them in another order each time, as an informer's store does.
+type turned []*unstructured.Unstructured
+
+func (turned) For(string) settings.Settings { return settings.Default }
+
+func (t turned) HarvestPolicies() []*unstructured.Unstructured {
+	slices.Reverse(t)
+	return slices.Clone(t)
+}
+
+// What fails in the same way in each round is told once, so it must read the same.
+func TestTheSameFailuresReadTheSame(t *testing.T) {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, servingv1.AddToScheme, v1alpha1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	kube := fake.NewClientBuilder().WithScheme(scheme).WithInterceptorFuncs(interceptor.Funcs{
+		SubResourcePatch: func(context.Context, client.Client, string, client.Object, client.Patch, ...client.SubResourcePatchOption) error {
+			return errors.New("refused")
+		},
+	}).Build()
+	var live turned
+	for _, namespace := range []string{"bank", "shop"} {
+		policy := &unstructured.Unstructured{}
+		policy.SetNamespace(namespace)
+		policy.SetUID(types.UID(namespace))
+		live = append(live, policy)
+	}
+	clock := testingclock.NewFakeClock(time.Now())
+	w := NewWriter(clock, logr.Discard(), kube, kube, live, events.NewFakeRecorder(100))
+	first := w.round(t.Context())
+	clock.Step(recount)
+	if second := w.round(t.Context()); first == nil || second == nil || second.Error() != first.Error() {
+		t.Errorf("two rounds fail with %v and %v", first, second)
+	}
 }
 
 func TestStatusOfWhatCannotBeRead(t *testing.T) {

@@ -46,8 +46,7 @@ type Store interface {
 
 // Writer writes reports. Only one writes at a time, the leader's.
 type Writer struct {
-	rounds *rounds.Rounds
-	clock  clock.Clock
+	rounds.Rounds
 	store  Store
 	cached client.Reader // of Revisions
 	direct client.Reader // of reports; only their versions are kept
@@ -67,24 +66,20 @@ type namespace struct {
 	writtenAt time.Time
 	digest    uint64
 	emptyAt   time.Time // since when it has no opted-in function; zero while it has
+	failure   error     // why the last write failed; nil if it did not
 	retryAt   time.Time
 	retry     backoff.Delay
 }
 
 // NewWriter makes a Writer. cached has the opted-in Revisions, and direct reads from the API server.
 func NewWriter(clk clock.WithTicker, log logr.Logger, store Store, cached, direct client.Reader, kube client.Client, live Live) *Writer {
-	return &Writer{
-		rounds: &rounds.Rounds{Clock: clk, Log: log, Every: every, What: "reports"},
-		clock:  clk, store: store, cached: cached, direct: direct, kube: kube, live: live,
+	w := &Writer{
+		store: store, cached: cached, direct: direct, kube: kube, live: live,
 		window:  newWindow(),
 		limiter: rate.NewLimiter(writesPerSecond, writesPerSecond),
 	}
-}
-
-// Start writes reports until ctx ends. It implements manager.Runnable, and only the leader runs it.
-func (w *Writer) Start(ctx context.Context) error {
-	w.rounds.Run(ctx, w.round)
-	return nil
+	w.Rounds = rounds.Rounds{Clock: clk, Log: log, Every: every, What: "reports", Round: w.round}
+	return w
 }
 
 // round writes the reports that are due.
@@ -94,7 +89,7 @@ func (w *Writer) round(ctx context.Context) error {
 			return err
 		}
 	}
-	now := w.clock.Now()
+	now := w.Clock.Now()
 	functions, partly, err := w.count(ctx, now)
 	if err != nil {
 		return err
@@ -105,16 +100,17 @@ func (w *Writer) round(ctx context.Context) error {
 	errs := []error{partly}
 	for _, n := range w.inTurn() {
 		if now.Before(n.retryAt) {
+			errs = append(errs, n.failure)
 			continue
 		}
 		if ctx.Err() != nil {
 			break
 		}
 		of, optedIn := functions[n.name]
-		if err := w.reconcile(ctx, n, of, optedIn, now); err != nil {
+		if n.failure = w.reconcile(ctx, n, of, optedIn, now); n.failure != nil {
 			n.retryAt = now.Add(n.retry.Next())
 			n.written = nil
-			errs = append(errs, err)
+			errs = append(errs, n.failure)
 			continue
 		}
 		n.retry.Reset()

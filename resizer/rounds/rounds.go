@@ -15,35 +15,41 @@ type Rounds struct {
 	Log   logr.Logger
 	Every time.Duration
 	// What names, in the plural and for the log, the things that a round puts right.
-	What string
+	What  string
+	Round func(context.Context) error
 
-	failing bool
+	failure string // why the last round failed; empty if it did not
 }
 
-// Run begins a round after each Every, until ctx ends. It logs when rounds begin to fail, and when they no
-// longer do.
-func (r *Rounds) Run(ctx context.Context, round func(context.Context) error) {
+// Start begins a round after each Every, until ctx ends. It logs why rounds fail, whenever that changes, and when
+// they no longer do. It implements manager.Runnable, and only the leader runs it.
+func (r *Rounds) Start(ctx context.Context) error {
 	ticker := r.Clock.NewTicker(r.Every)
 	defer ticker.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			return
+			return nil
 		case <-ticker.C():
 		}
-		err := round(ctx)
+		err := r.Round(ctx)
 		if ctx.Err() != nil {
-			return
+			return nil
 		}
-		switch {
-		case err != nil && !r.failing:
-			r.Log.Info(r.What+" are out of date or incomplete; trying again", "reason", err.Error())
-		case err == nil && r.failing:
+		failure := ""
+		if err != nil {
+			failure = err.Error()
+		}
+		switch failure {
+		case r.failure:
+		case "":
 			r.Log.Info(r.What + " are up to date again")
+		default:
+			r.Log.Info(r.What+" are out of date or incomplete; trying again", "reason", failure)
 		}
-		r.failing = err != nil
+		r.failure = failure
 	}
 }
 
 // Failing reports whether the last round failed.
-func (r *Rounds) Failing() bool { return r.failing }
+func (r *Rounds) Failing() bool { return r.failure != "" }
