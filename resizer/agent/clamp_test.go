@@ -2,9 +2,11 @@ package agent
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr/funcr"
 	"pgregory.net/rapid"
 )
 
@@ -256,4 +258,24 @@ func TestClampProperties(t *testing.T) {
 			}
 		}
 	})
+}
+
+// The log says how long bystanders waited in this episode, not since the agent started.
+func TestClampLogsEachEpisode(t *testing.T) {
+	g := newTestClampRig(t)
+	var lines []string
+	g.clamps.log = funcr.New(func(_, line string) { lines = append(lines, line) }, funcr.Options{})
+	g.add("c", 2000)
+	var before time.Duration
+	for range 2 {
+		before = g.street.total.Waited
+		g.street.waiting = true
+		g.pass(200*time.Millisecond, 2000)
+		g.street.waiting = false
+		g.pass(clampLogEvery, 2000)
+	}
+	waited := fmt.Sprintf(`"waited"=%q`, g.street.total.Waited-before)
+	if len(lines) != 4 || lines[2] != lines[0] || !strings.Contains(lines[3], waited) {
+		t.Errorf("the log says of the second episode, want that it began like the first and %s in all:\n%s", waited, strings.Join(lines, "\n"))
+	}
 }

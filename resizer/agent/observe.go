@@ -66,13 +66,9 @@ func (a *Agent) sampleDue(ctx context.Context) time.Duration {
 		a.counted = len(all)
 		a.metrics.containers.Record(ctx, int64(len(all)))
 	}
-	a.sampled()
+	done := a.clock.Now()
+	a.sampledAt.Store(&done)
 	return wait
-}
-
-func (a *Agent) sampled() {
-	now := a.clock.Now()
-	a.sampledAt.Store(&now)
 }
 
 func (a *Agent) sample(ctx context.Context, pod string, c *container) {

@@ -2,7 +2,6 @@ package cgroup
 
 import (
 	"errors"
-	"fmt"
 	"path/filepath"
 	"time"
 
@@ -156,13 +155,13 @@ func (c *v1) PodLimit() (api.Resources, error) {
 		filepath.Join(cpu, "cpu.cfs_period_us"),
 		filepath.Join(memory, "memory.limit_in_bytes"),
 	); err != nil {
-		return limit, fmt.Errorf("reading the limits of the pod: %w", err)
+		return limit, err
 	}
 	var numbers [3]int64
 	for i := range numbers {
 		var err error
 		if numbers[i], err = pod.int(i); err != nil {
-			return limit, fmt.Errorf("reading the limits of the pod: %w", err)
+			return limit, err
 		}
 	}
 	limit.CPUMilli = cpuMilli(numbers[0], numbers[1])

@@ -3,7 +3,6 @@ package cgroup
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"io/fs"
 	"path/filepath"
 	"strconv"
@@ -280,17 +279,17 @@ func (c *v2) PodLimit() (api.Resources, error) {
 		filepath.Join(dir, "memory.high"),
 		filepath.Join(dir, "memory.max"),
 	); err != nil {
-		return limit, fmt.Errorf("reading the limits of the pod: %w", err)
+		return limit, err
 	}
 	quota, period, err := pod.cpuMax(v2CPUMax)
 	if err != nil {
-		return limit, fmt.Errorf("reading the limits of the pod: %w", err)
+		return limit, err
 	}
 	limit.CPUMilli = cpuMilli(quota, period)
 	for _, i := range [...]int{v2MemoryHigh, v2MemoryMax} {
 		bytes, err := pod.memoryLimit(i)
 		if err != nil {
-			return limit, fmt.Errorf("reading the limits of the pod: %w", err)
+			return limit, err
 		}
 		if bytes < unlimitedBytes && (limit.MemoryBytes == 0 || bytes < limit.MemoryBytes) {
 			limit.MemoryBytes = bytes
