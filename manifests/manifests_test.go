@@ -177,7 +177,7 @@ func TestInstallingObserves(t *testing.T) {
 			t.Errorf("the example has the key %s, and the settings do not", key)
 		}
 	}
-	all := reflect.TypeFor[settings.Settings]().NumField() - 5 // the bounds, the reserve, the least loan, the safeguard and the domain are a HarvestPolicy's alone
+	all := reflect.TypeFor[settings.Settings]().NumField() - 6 // the bounds, the reserve, the least loan, the safeguard, what it protects and the domain are a HarvestPolicy's alone
 	if len(example) != all {
 		t.Errorf("the example shows %d of %d settings", len(example), all)
 	}
