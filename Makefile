@@ -92,7 +92,7 @@ lint: $(VENV)/.stamp ## Linters: Go, Python, and the English of the docs.
 	cd predictor && .venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/mypy
 
 unit: deps ## Go tests with the race detector; a real Redis where one is needed.
-	CGO_ENABLED=1 go test -race -shuffle=on -p 2 ./...
+	CGO_ENABLED=1 go test -race -shuffle=on -p 2 -timeout 20m ./... # the longest package takes eight minutes where the CPU is slow
 	cd loadtest/box && CGO_ENABLED=1 go test -race -shuffle=on -p 2 $(BOX_PACKAGES)
 	cd $(SCHEDULER) && $(AS_IN_IMAGE) go test -shuffle=on ./... # with the race detector it takes minutes to build Kubernetes
 
