@@ -30,6 +30,8 @@ const (
 	callsMost = 100
 	// idleAfter is how long after its last use the picture is refreshed less often.
 	idleAfter = time.Minute
+	// usedEvery is how often a use is noted: a write with every request would take the cache line from all others.
+	usedEvery = time.Second
 
 	// A node or Redis that is gone for forgetAfter is forgotten. The picture looks for those every forgetEvery.
 	forgetAfter = time.Minute
@@ -171,10 +173,12 @@ func (p *Picture) nodeOf(name string) *nodeViews {
 
 // Use says that a request is placed by the picture. For idleAfter from then on, the picture is refreshed often.
 func (p *Picture) Use(now time.Time) {
-	at := p.momentOf(now)
-	wasIdle := p.idleAt(at)
+	at, last := p.momentOf(now), moment(p.used.Load())
+	if at-last < moment(usedEvery) {
+		return
+	}
 	p.used.Store(int64(at))
-	if wasIdle {
+	if at-last > moment(idleAfter) {
 		select {
 		case p.woken <- struct{}{}:
 		default:
