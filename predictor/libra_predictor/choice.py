@@ -42,7 +42,11 @@ from libra_predictor.offset import covering
 from libra_predictor.published import Answers
 from libra_predictor.tables import constant, raised_from
 
-_MISSES_ALLOWED = 0.01
+# One in so many calls may be missed. A call that has too little CPU is slower until the safeguard helps; one
+# that has too little memory may be killed.
+_ONE_IN = 100
+_ONE_IN_OF_UNRELATED = 50  # CPU only, of functions whose demand does not follow size
+_RELATED = 0.75  # R² of the duration from which on a function's demand follows size
 _GAIN = 0.9  # of a constant's loss: a model of the duration or the CPU time must stay below it
 _ENOUGH_TO_ORDER = 3  # calls whose CPU time is known
 
@@ -59,6 +63,16 @@ class Fit:
     held_out: tuple[dict[int, int], dict[int, int]]
     censored: int
     gate: tuple[float, float, float] | None
+
+
+def missable(explained: float | None) -> tuple[int, int]:
+    """One in how many calls may be missed, of CPU and of memory.
+
+    explained is the R² of a model of the duration, or None if there is none. Where size tells little, answers
+    are near the largest needs, and the last few calls in a hundred would take most of what can be lent.
+    """
+    related = explained is None or explained >= _RELATED
+    return _ONE_IN if related else _ONE_IN_OF_UNRELATED, _ONE_IN
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +108,11 @@ def fit(
             for table, unknown in zip(tables, inherited.unknown, strict=True)
         ]
     sizes_before = UNKNOWN_SIZE if inherited is None else inherited.largest_size
-    cpu, memory = (
-        _resource(samples, resource, most, estimator, old, sizes_before)
-        for resource, most, old in zip(resources, largest, before[:2], strict=True)
-    )
     duration, fitted = _duration(samples, estimator, before[2])
+    cpu, memory = (
+        _resource(samples, resource, most, one_in, estimator, old, sizes_before)
+        for resource, most, one_in, old in zip(resources, largest, missable(fitted), before[:2], strict=True)
+    )
     if durations == "unlimited":
         duration = unlimited()
     cpu_time = _cpu_time(samples, estimator, inherited)
@@ -131,6 +145,7 @@ def _resource(
     samples: Sequence[Sample],
     resource: Resource,
     largest: int,
+    one_in: int,
     estimator: str,
     inherited: Estimate | None,
     sizes_before: int,
@@ -163,7 +178,7 @@ def _resource(
         answered.append({i: inherited.at(label.size) for i, label in enumerate(found) if not label.censored})
     best = min(
         (i for i, estimate in enumerate(own) if estimator in ("auto", estimate.estimator)),
-        key=lambda i: _rank(found, answered[i], own[i]),
+        key=lambda i: _rank(found, answered[i], own[i], one_in),
         default=len(own) - 1,
     )
     return _Choice(
@@ -193,19 +208,21 @@ def _moving_window(samples: Sequence[Sample], resource: Resource, largest: int) 
     return _Choice(moving_window(found), {}, sum(label.censored for label in found), None, MAX_SIZE)
 
 
-def _rank(found: Sequence[Label], answered: dict[int, int], estimate: Estimate) -> tuple[float, float, bool]:
+def _rank(
+    found: Sequence[Label], answered: dict[int, int], estimate: Estimate, one_in: int
+) -> tuple[float, float, bool]:
     """The lowest is best: it lends most once an offset makes it miss few calls."""
     if not answered:
         # Too few calls to measure: an estimate that needs no sizes is the safest.
         return (1.0, 0.0, estimate.estimator != HISTOGRAM)
     needed = [found[i].option for i in answered]
     raws = list(answered.values())
-    offset = max(0, covering(need - raw for need, raw in zip(needed, raws, strict=True)))
+    offset = max(0, covering((need - raw for need, raw in zip(needed, raws, strict=True)), one_in))
     most = max(needed)
     offered = [max(raw, min(raw + offset, most)) for raw in raws]
     missed = sum(offer < need for offer, need in zip(offered, needed, strict=True)) / len(needed)
     spare = sum(max(0, offer - need) for offer, need in zip(offered, needed, strict=True)) / len(needed)
-    return (0.0 if missed <= _MISSES_ALLOWED else missed, spare, estimate.estimator != INHERITED)
+    return (0.0 if missed <= 1 / one_in else missed, spare, estimate.estimator != INHERITED)
 
 
 def _tried(estimate: Estimate, found: Sequence[Label]) -> Estimate:

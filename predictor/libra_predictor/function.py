@@ -15,7 +15,7 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict
 
 from libra_predictor import labels
-from libra_predictor.choice import Fit, first_cpu_time, fit
+from libra_predictor.choice import Fit, first_cpu_time, fit, missable
 from libra_predictor.estimators import INHERITED, MOVING_WINDOW, NO_ESTIMATOR
 from libra_predictor.evidence import shifted, spared
 from libra_predictor.history import Call
@@ -358,6 +358,7 @@ class Function:
     def _follow(self, sample: Sample, raw: tuple[int, int], scored: Scored) -> None:
         """Updates the offsets, and asks for a refit when a limit turned out to be too low."""
         answered = self.published.at(sample.size)
+        one_in = self._one_in()
         for i, (resource, offset) in enumerate(zip(self._resources, self._past.offsets, strict=True)):
             use = resource.use(sample)
             if use.censored:
@@ -365,7 +366,7 @@ class Function:
                 if resource.option(target) > answered[i]:
                     self._urgent = self._observed
             if raw[i] and resource.tells(use, answered[i]):
-                offset.observe(use.peak, raw[i], self._highest(i))
+                offset.observe(use.peak, raw[i], self._highest(i), one_in[i])
         for missed, late in zip((scored.missed_cpu, scored.missed_memory), self._past.missed, strict=True):
             if missed is not None:
                 late.append(missed)
@@ -486,6 +487,11 @@ class Function:
         )
         return cpu, memory
 
+    def _one_in(self) -> tuple[int, int]:
+        """One in how many calls may be missed, of CPU and of memory."""
+        gate = self.published.gate
+        return missable(gate[2] if gate else None)
+
     def _highest(self, i: int) -> int:
         """The highest answer, without the offset."""
         answers = self._answers
@@ -498,7 +504,7 @@ class Function:
 
     def _publish(self, stage: Stage, reason: str) -> None:
         answers = self._answers
-        largest = self._most()
+        largest, one_in = self._most(), self._one_in()
         cpu_time_estimator = self._cpu_time_estimator
         if not answers.unknown_cpu_time_us:
             first = first_cpu_time([call.sample for call in self._past.window])
@@ -506,8 +512,8 @@ class Function:
             cpu_time_estimator = first.estimator
         # A larger offset would raise no answer any further, and the activator accepts only so much.
         offset = (
-            min(self._past.offsets[0].value(), largest[0]),
-            min(self._past.offsets[1].value(), largest[1]),
+            min(self._past.offsets[0].value(one_in[0]), largest[0]),
+            min(self._past.offsets[1].value(one_in[1]), largest[1]),
         )
         before = self.published
         said = (before.answers, before.offset, before.largest)

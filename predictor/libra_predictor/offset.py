@@ -1,4 +1,4 @@
-"""The conformal offset: the amount added to answers so that they miss about one call in a hundred."""
+"""The conformal offset: the amount added to answers so that they miss about one call in so many."""
 
 import math
 from collections import deque
@@ -9,22 +9,21 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 from libra_predictor.labels import option
 
-_CALLS = 200  # to derive the offset from; it covers all of fewer than 199
-_ONE_IN = 100  # calls may be missed
+_CALLS = 200  # to derive the offset from; it covers all of them while they are fewer than one_in - 1
 _LATELY = 15  # calls within which a second miss counts as a drift
 _MOST_RATIO = 4.0
 _DECAY = 0.5 ** (1 / 20)  # a rise halves over twenty calls without a miss
 
 
-def covering(shortfalls: Iterable[int]) -> int:
-    """The bound that the next call's shortfall keeps in 99 of 100 cases, or in as many as these can tell.
+def covering(shortfalls: Iterable[int], one_in: int) -> int:
+    """The bound that the next call's shortfall exceeds once in one_in cases, or as seldom as these can tell.
 
-    The next shortfall is equally likely to have any rank among n of them, so the ⌈0.99 (n + 1)⌉th is its
-    bound. There must be at least one.
+    The next shortfall is equally likely to have any rank among n of them, so the ⌈(1 - 1/one_in) (n + 1)⌉th
+    is its bound. There must be at least one.
     """
     ranked = sorted(shortfalls)
     count = len(ranked)
-    return ranked[min(count, count + 1 - (count + 1) // _ONE_IN) - 1]
+    return ranked[min(count, count + 1 - (count + 1) // one_in) - 1]
 
 
 class OffsetState(BaseModel):
@@ -57,17 +56,17 @@ class Offset:
         self._calls: deque[tuple[int, int]] = deque(maxlen=_CALLS)  # peak and raw answer
         # Kept for the same calls, because the offset is asked for far more often than it changes.
         self._shortfalls: deque[int] = deque(maxlen=_CALLS)
-        self._covering: int | None = None  # covering() of them; None until it is computed
+        self._covering: tuple[int, int] | None = None  # one_in, and covering() of it; None until computed
         self._ratios: deque[float] = deque(maxlen=_LATELY)  # peak / raw answer of a missed call, else 0
         self._rise = 0.0  # options
 
-    def observe(self, peak: int, raw: int, highest: int) -> None:
+    def observe(self, peak: int, raw: int, highest: int, one_in: int) -> None:
         """Takes in a call that used peak and that was answered raw, without the offset.
 
-        highest is the highest raw answer of the function.
+        highest is the highest raw answer of the function, and one in one_in calls may be missed.
         """
         needed = option(peak, self._step)
-        if needed <= raw + self.value():
+        if needed <= raw + self.value(one_in):
             self._ratios.append(0.0)
             self._rise *= _DECAY
         else:
@@ -82,13 +81,14 @@ class Offset:
         self._shortfalls.append(self._shortfall(peak, raw))
         self._covering = None
 
-    def value(self) -> int:
+    def value(self, one_in: int) -> int:
+        """The offset with which about one in one_in calls is missed."""
         rise = math.ceil(self._rise - 0.5) * self._step
         if not self._calls:
             return rise
-        if self._covering is None:
-            self._covering = covering(self._shortfalls)
-        return max(0, rise, self._covering)
+        if self._covering is None or self._covering[0] != one_in:
+            self._covering = (one_in, covering(self._shortfalls, one_in))
+        return max(0, rise, self._covering[1])
 
     def most(self, highest: int) -> int:
         """The answer up to which the offset raises others: the most that one of the calls needed.

@@ -106,6 +106,34 @@ def test_refits_are_close_while_it_knows_little_and_then_every_twenty() -> None:
     assert [later - earlier for earlier, later in zip(due[-4:-1], due[-3:], strict=True)] == [20, 20, 20]
 
 
+@pytest.mark.parametrize(("size_tells", "cpu"), [(False, 300), (True, 1900)])
+def test_rare_needs_for_cpu_keep_nobody_from_lending_where_size_tells_nothing(
+    caller: Caller, size_tells: bool, cpu: int
+) -> None:
+    draw = random.Random(1)  # noqa: S311
+    for i in range(160):
+        rare = i in (20, 60)
+        size = 600_000 if rare else draw.randrange(1000, 1_000_000)
+        duration = size if size_tells else draw.randrange(1000, 1_000_000)
+        caller.call(
+            sample(
+                size=size,
+                duration_ns=1000 * duration,
+                peak_cpu_milli=1900 if rare else 250,
+                peak_memory_bytes=(500 if rare else 50) * MI,
+                limit_cpu_milli=2000,
+            )
+        )
+    published = caller.function.published
+    assert published.gate is not None
+    assert (published.gate[2] > 0.9) == size_tells
+    assert at(published)[:2] == (cpu, 512 * MI), "memory may be needed too often to do without"
+    restored = Function.restore(caller.function.state(), SETTINGS)
+    for observed in (restored, caller.function):
+        observed.observe("1900000000000-0", CALM)
+    assert at(restored.published) == at(caller.function.published)
+
+
 def test_a_refit_that_is_lost_is_due_still(caller: Caller) -> None:
     caller.call(*[CALM] * 12)
     function = caller.function
