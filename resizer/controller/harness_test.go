@@ -4,8 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -18,10 +20,14 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/events"
@@ -107,6 +113,13 @@ type harness struct {
 	keepOwner bool
 }
 
+// kinds makes them once: that takes longer than most tests.
+var kinds = sync.OnceValues(func() (*runtime.Scheme, runtime.Decoder) {
+	scheme := runtime.NewScheme()
+	utilruntime.Must(errors.Join(clientgoscheme.AddToScheme(scheme), servingv1.AddToScheme(scheme)))
+	return scheme, serializer.NewCodecFactory(scheme).UniversalDecoder()
+})
+
 // newHarness makes a controller in a cluster with the objects, and a ready agent on the node.
 func newHarness(t testing.TB, objects ...client.Object) *harness {
 	t.Helper()
@@ -119,19 +132,59 @@ func newHarness(t testing.TB, objects ...client.Object) *harness {
 		reader:    sdkmetric.NewManualReader(),
 		spans:     tracetest.NewSpanRecorder(),
 	}
-	scheme := runtime.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), servingv1.AddToScheme(scheme)); err != nil {
-		t.Fatal(err)
-	}
+	scheme, decoder := kinds()
 	// The fake's own tracker does not know of subresources in managed fields.
-	h.tracker = clienttesting.NewObjectTracker(scheme, serializer.NewCodecFactory(scheme).UniversalDecoder())
+	h.tracker = clienttesting.NewObjectTracker(scheme, decoder)
 	objects = append(objects, testAgent("agent", ready))
 	h.kube = fake.NewClientBuilder().WithScheme(scheme).WithObjectTracker(h.tracker).WithReturnManagedFields().WithObjects(objects...).
-		WithIndex(&corev1.Pod{}, nodeNameField, nodeNameOf).
-		WithInterceptorFuncs(interceptor.Funcs{SubResourcePatch: h.patchResize}).Build()
+		WithInterceptorFuncs(interceptor.Funcs{Get: h.read, List: h.list, SubResourcePatch: h.patchResize}).Build()
 	provider := sdkmetric.NewMeterProvider(sdkmetric.WithReader(h.reader))
 	h.begin(provider)
 	return h
+}
+
+// read reads an object as it is. The fake client would take it through JSON, which takes most of the time of these
+// tests.
+func (h *harness) read(_ context.Context, c client.WithWatch, key client.ObjectKey, obj client.Object, _ ...client.GetOption) error {
+	kind, err := c.GroupVersionKindFor(obj)
+	if err != nil {
+		return err
+	}
+	resource, _ := meta.UnsafeGuessKindToResource(kind)
+	found, err := h.tracker.Get(resource, key.Namespace, key.Name)
+	if err == nil {
+		reflect.ValueOf(obj).Elem().Set(reflect.ValueOf(found).Elem())
+	}
+	return err
+}
+
+// list lists objects as they are.
+func (h *harness) list(_ context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+	kind, err := c.GroupVersionKindFor(list)
+	if err != nil {
+		return err
+	}
+	kind.Kind = strings.TrimSuffix(kind.Kind, "List")
+	resource, _ := meta.UnsafeGuessKindToResource(kind)
+	var options client.ListOptions
+	options.ApplyOptions(opts)
+	found, err := h.tracker.List(resource, kind, options.Namespace)
+	if err != nil {
+		return err
+	}
+	objects, err := meta.ExtractList(found)
+	if err != nil {
+		return err
+	}
+	return meta.SetList(list, slices.DeleteFunc(objects, func(o runtime.Object) bool {
+		object := o.(client.Object)
+		of := fields.Set{}
+		if pod, ok := o.(*corev1.Pod); ok {
+			of[nodeNameField] = pod.Spec.NodeName
+		}
+		return options.LabelSelector != nil && !options.LabelSelector.Matches(labels.Set(object.GetLabels())) ||
+			options.FieldSelector != nil && !options.FieldSelector.Matches(of)
+	}))
 }
 
 // begin makes a controller that knows nothing of the one before it.
