@@ -216,7 +216,7 @@ func PolicyOf(object *unstructured.Unstructured) (typed v1alpha1.HarvestPolicy, 
 	typed, p, err := written(object)
 	switch {
 	case err != nil && object.GetNamespace() == Namespace:
-		return typed, fmt.Errorf("each part of Libra keeps the last version that it could read, or only observes if it has read none or spec.maxMode is wrong: %w", err)
+		return typed, fmt.Errorf("each part of Libra keeps the last version that it could read, but for a lower spec.maxMode; it only observes if it has read none or spec.maxMode is wrong: %w", err)
 	case err != nil:
 		return typed, fmt.Errorf("the namespace's functions are only observed: %w", err)
 	case object.GetNamespace() != Namespace:
@@ -264,8 +264,8 @@ func (l *Live) setPolicy(obj any) {
 	l.changed()
 }
 
-// setDefault stores the cluster's default. If it cannot be read, the last one that could be holds; if there was none,
-// everything is only observed.
+// setDefault stores the cluster's default. If it cannot be read, the last one that could be holds, with the lower maxMode
+// of the two; if there was none, everything is only observed.
 func (l *Live) setDefault(p policy, spec v1alpha1.HarvestPolicySpec, err error) {
 	l.policies.partly.Store(err != nil)
 	if err == nil {
@@ -277,9 +277,14 @@ func (l *Live) setDefault(p policy, spec v1alpha1.HarvestPolicySpec, err error) 
 		} else {
 			until = "all functions are only observed until it is corrected"
 		}
-		// A mistyped attempt to turn something off must not turn on more.
-		if _, bad := api.ParseMode(string(spec.MaxMode)); spec.MaxMode != "" && bad != nil {
+		// An attempt to turn something off counts, even if it or another field is mistyped.
+		was := cmp.Or(p.maxMode, api.ModeFull)
+		switch most, bad := api.ParseMode(string(spec.MaxMode)); {
+		case spec.MaxMode == "":
+		case bad != nil:
 			p.maxMode, until = api.ModeObserve, "all functions are only observed until it is corrected"
+		case was.AtMost(most) != was:
+			p.maxMode, until = most, "the last version that could be read holds, with this maxMode, until it is corrected"
 		}
 		l.refused(fmt.Errorf("HarvestPolicy %s/%s, the cluster's default, cannot be read; %s: %w", Namespace, v1alpha1.HarvestPolicyName, until, err))
 	}
