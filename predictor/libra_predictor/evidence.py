@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from statistics import fmean, variance
+from statistics import fmean
 
 from libra_predictor.estimators import DURATION_QUANTILE, MEDIAN
 from libra_predictor.history import Call
@@ -67,8 +67,13 @@ def _grown(expected: Sequence[float], newer: Sequence[float]) -> bool:
     if min(len(expected), len(newer)) < _FEWEST:
         return False
     before, after = fmean(expected), fmean(newer)
-    chance = math.sqrt(variance(expected, before) / len(expected) + variance(newer, after) / len(newer))
+    chance = math.sqrt(_variance(expected, before) / len(expected) + _variance(newer, after) / len(newer))
     return after - before > max(_LEAST_SHIFT, _DEVIATIONS * chance)
+
+
+def _variance(values: Sequence[float], mean: float) -> float:
+    """The sample variance. The one of statistics goes by exact fractions, and takes five times as long."""
+    return math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
 
 
 def _beyond(above: Sequence[float], expected: float) -> float:
