@@ -15,7 +15,6 @@ const (
 	directionKey = attribute.Key("direction") // restore, lower, raise, nudge
 	resultKey    = attribute.Key("result")
 	reasonKey    = attribute.Key("reason")
-	wayKey       = attribute.Key("way")       // api
 	operationKey = attribute.Key("operation") // read, follow
 )
 
@@ -57,7 +56,7 @@ func newMetrics(provider metric.MeterProvider) (*metrics, error) {
 	m.poolErrors, errs[1] = meter.Int64Counter("libra.resizer.pool.errors",
 		metric.WithDescription("Failed Redis calls, by `operation`: read or follow"))
 	m.latency, errs[2] = meter.Float64Histogram("libra.resizer.resize.latency", metric.WithUnit("s"),
-		metric.WithDescription("Time from reading the pool until the pod's status shows the resulting resize, by `way`: api"),
+		metric.WithDescription("Time from reading the pool until the pod's status shows the resulting resize"),
 		metric.WithExplicitBucketBoundaries(.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30))
 	_, errs[3] = meter.Int64ObservableGauge("libra.resizer.node.silent",
 		metric.WithDescription("1 while the `node` has no ready agent, 0 while it has one"), metric.WithInt64Callback(m.observeSilent))
@@ -74,7 +73,7 @@ func (m *metrics) resized(ctx context.Context, r resize, result string) {
 }
 
 func (m *metrics) inForce(ctx context.Context, took time.Duration) {
-	m.latency.Record(ctx, took.Seconds(), metric.WithAttributes(wayKey.String("api")))
+	m.latency.Record(ctx, took.Seconds())
 }
 
 func (m *metrics) poolFailed(ctx context.Context, operation string) {

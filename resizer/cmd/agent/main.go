@@ -37,7 +37,6 @@ type options struct {
 	redisCredentials string
 	metricsAddr      string
 	healthAddr       string
-	threshold        float64 // a flag of the previous version
 	log              zap.Options
 }
 
@@ -76,7 +75,6 @@ func parse() options {
 		"where proc is mounted: stat and meminfo show what the node has idle and, where cgroups have no pressure files, the host's processes show what waits for CPU; default from LIBRA_PROC_ROOT")
 	flag.DurationVar(&o.SampleLowered, "sample-lowered", 10*time.Millisecond,
 		"how often to read a container whose limit differs from what it is owed, from 1ms to 25ms")
-	flag.Float64Var(&o.threshold, "threshold", 0, "ignored, and to be removed in a later version: safeguardPercent of HarvestPolicies replaces it")
 	safeguard := flag.Bool("safeguard", true, "give a donor back what it lends when its use comes near its lowered limit; false is for experiments")
 	clamp := flag.Bool("clamp", true, "hold functions to their allocations while pods that did not opt in wait for CPU; false is for experiments")
 	weights := flag.Bool("weights", true, "set the CPU weights of pods by what is in flight in them; false is for experiments")
@@ -120,9 +118,6 @@ func run(o options) error {
 		return fmt.Errorf("making the manager: %w", err)
 	}
 
-	if o.threshold != 0 {
-		ctrl.Log.Info("--threshold is ignored: safeguardPercent of HarvestPolicies replaces it", "threshold", o.threshold)
-	}
 	clients, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return fmt.Errorf("making a client of the cluster: %w", err)
