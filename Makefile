@@ -22,10 +22,10 @@ BOX_PACKAGES := ./apt/... ./build/... ./cluster/... ./cmd/... ./image/... ./layo
 
 # A module of its own, because it includes Kubernetes.
 SCHEDULER := activator-plugin/placement/scheduler
-# With this, its image finds most of it in Go's cache.
-AS_IN_IMAGE := GOFLAGS=-trimpath
 
 export CGO_ENABLED ?= 0
+# As images are built: everything else without cgo and the race detector then shares one compilation with them.
+export GOFLAGS := -trimpath $(GOFLAGS)
 export PATH := $(CURDIR)/bin:$(PATH)
 
 # Measurements must not share the cores with compilers.
@@ -87,14 +87,14 @@ lint: $(VENV)/.stamp ## Linters: Go, Python, and the English of the docs.
 	  diff out/_generated/zz_generated.deepcopy.go pkg/api/v1alpha1/ && ( for crd in out/_generated/*.yaml; do diff $$crd manifests/base/crds/ || exit 1; done ) || { echo "not as their types say: make generate"; exit 1; }
 	cd loadtest/box && go vet $(BOX_PACKAGES) && go run $(STATICCHECK) $(BOX_PACKAGES)
 	cd loadtest/box/dns && go vet ./...
-	cd $(SCHEDULER) && export $(AS_IN_IMAGE) && go vet -tags bench ./... && go run $(STATICCHECK) -tags bench ./...
+	cd $(SCHEDULER) && go vet -tags bench ./... && go run $(STATICCHECK) -tags bench ./...
 	CGO_ENABLED=1 go run $(VALE) *.md docs/*.md docs/reference/*.md
 	cd predictor && .venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/mypy
 
 unit: deps ## Go tests, of all that is deployed with the race detector; a real Redis where one is needed.
 	CGO_ENABLED=1 go test -race $(TESTS) -p 2 -timeout 20m ./...
 	cd loadtest/box && go test $(TESTS) -p 2 $(BOX_PACKAGES) # as it is built: the race detector would have its 600 packages compiled once more
-	cd $(SCHEDULER) && $(AS_IN_IMAGE) go test $(TESTS) ./... # likewise, and all of Kubernetes
+	cd $(SCHEDULER) && go test $(TESTS) ./... # likewise, and all of Kubernetes
 
 # What vet says is lint's.
 TESTS = -vet=off -shuffle=on
@@ -182,7 +182,7 @@ bench-place: bin/bench-place bin/bench-pool box-build deps ## Measure how long e
 
 .PHONY: bench-scheduler
 bench-scheduler: box-build deps ## Measure how fast Libra's profile and a stock one of the same scheduler place pods on 1,000 nodes, in turn (5 min); BENCH="-nodes=100 -blocks=6" for a smoke test.
-	cd $(SCHEDULER) && bash -o pipefail -c '$(AS_IN_IMAGE) go test -tags bench -count=1 -timeout 1h -v -run TestThroughput . -args -seed $(SEED) -commit $(COMMIT) -out $(CURDIR)/out/bench-scheduler $(BENCH) 2>&1 | grep -v "^[IEW][0-9]"'
+	cd $(SCHEDULER) && bash -o pipefail -c 'go test -tags bench -count=1 -timeout 1h -v -run TestThroughput . -args -seed $(SEED) -commit $(COMMIT) -out $(CURDIR)/out/bench-scheduler $(BENCH) 2>&1 | grep -v "^[IEW][0-9]"'
 
 BASE ?= origin/main
 
@@ -293,35 +293,35 @@ generate: ## Generate what follows from the sources: definitions and copies of L
 	go test ./docs ./dashboards ./manifests/dist -run Reference -update
 
 bin/tapp: FORCE
-	@mkdir -p bin && go build -trimpath -o bin/tapp ./activator-plugin/cmd/tapp
+	@mkdir -p bin && go build -o bin/tapp ./activator-plugin/cmd/tapp
 
 bin/libra-scheduler: FORCE
-	@mkdir -p bin && cd $(SCHEDULER) && go build -trimpath -ldflags "-s -w" -o ../../../bin/libra-scheduler ./cmd/libra-scheduler
+	@mkdir -p bin && cd $(SCHEDULER) && go build -ldflags "-s -w" -o ../../../bin/libra-scheduler ./cmd/libra-scheduler
 
 bin/box: FORCE
-	@mkdir -p bin && cd loadtest/box && go build -trimpath -o ../../bin/box ./cmd/box
+	@mkdir -p bin && cd loadtest/box && go build -o ../../bin/box ./cmd/box
 
 bin/chaos: FORCE
-	@mkdir -p bin && go build -trimpath -o bin/chaos ./loadtest/chaos
+	@mkdir -p bin && go build -o bin/chaos ./loadtest/chaos
 
 bin/bench-%: FORCE
-	@mkdir -p bin && go build -trimpath -o $@ ./loadtest/bench/$*
+	@mkdir -p bin && go build -o $@ ./loadtest/bench/$*
 
 bin/node-test: FORCE
-	@mkdir -p bin && go build -trimpath -o bin/node-test ./loadtest/nodetest
+	@mkdir -p bin && go build -o bin/node-test ./loadtest/nodetest
 
 # Built as for their images.
 bin/libra-resizer bin/libra-agent: bin/libra-%: FORCE
-	@mkdir -p bin && go build -trimpath -ldflags "-s -w" -o $@ ./resizer/cmd/$(if $(filter agent,$*),agent,controller)
+	@mkdir -p bin && go build -ldflags "-s -w" -o $@ ./resizer/cmd/$(if $(filter agent,$*),agent,controller)
 
 bin/kwok-$(KWOK)/kwok:
-	GOBIN=$(CURDIR)/$(@D) go install -trimpath -ldflags "-s -w" sigs.k8s.io/kwok/cmd/kwok@$(KWOK)
+	GOBIN=$(CURDIR)/$(@D) go install -ldflags "-s -w" sigs.k8s.io/kwok/cmd/kwok@$(KWOK)
 
 bin/dist: FORCE
-	@mkdir -p bin && go build -trimpath -o bin/dist ./manifests/dist/cmd/dist
+	@mkdir -p bin && go build -o bin/dist ./manifests/dist/cmd/dist
 
 bin/demo: FORCE
-	@mkdir -p bin && go build -trimpath -o bin/demo ./loadtest/demo
+	@mkdir -p bin && go build -o bin/demo ./loadtest/demo
 
 FORCE:
 
