@@ -205,7 +205,7 @@ func (r *reflex) readWeight(ctx context.Context, e *entry) {
 	w := &e.weighing
 	found, err := w.file.Read()
 	if err != nil {
-		r.failWeight(ctx, e, err)
+		r.failWeight(e, err)
 		return
 	}
 	if found == w.inForce {
@@ -229,7 +229,7 @@ func (r *reflex) readWeight(ctx context.Context, e *entry) {
 }
 
 // failWeight handles a weight that could not be read or written.
-func (r *reflex) failWeight(ctx context.Context, e *entry, err error) {
+func (r *reflex) failWeight(e *entry, err error) {
 	w := &e.weighing
 	if cgroup.Gone(err) {
 		r.dropWeight(e)
@@ -356,7 +356,7 @@ func (r *reflex) writeWeight(ctx context.Context, e *entry, to int64) bool {
 	err := w.file.Set(to)
 	r.metrics.weighed(ctx, direction, resultOf(err))
 	if err != nil {
-		r.failWeight(ctx, e, err)
+		r.failWeight(e, err)
 		return false
 	}
 	if log := r.log.V(2); log.Enabled() {
