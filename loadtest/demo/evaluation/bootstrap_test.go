@@ -1,7 +1,6 @@
 package evaluation
 
 import (
-	"io"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -92,20 +91,5 @@ func TestResamplesDrawAsManySlicesAsThereAre(t *testing.T) {
 		if sum != 12 {
 			t.Errorf("draw %d has %d slices", i, sum)
 		}
-	}
-}
-
-// Nobody must wait long for the report of a full run.
-func TestAFullEvaluationIsReportedInBoundedTime(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it takes seconds")
-	}
-	s := synthetic{seed: 1, blocks: 4, requests: 700, arms: allArms(), noise: 0.3}
-	began := time.Now()
-	if err := WriteReport(t.TempDir(), io.Discard, "Full", everything(s)); err != nil {
-		t.Fatal(err)
-	}
-	if took := time.Since(began); took > 10*time.Minute {
-		t.Errorf("the report took %v", took)
 	}
 }
