@@ -69,7 +69,7 @@ def missable(explained: float | None) -> tuple[int, int]:
     """One in how many calls may be missed, of CPU and of memory.
 
     explained is the R² of a model of the duration, or None if there is none. Where size tells little, answers
-    are near the largest needs, and the last few calls in a hundred would take most of what can be lent.
+    are near the largest needs, and covering the last few calls in a hundred takes much of what can be lent.
     """
     related = explained is None or explained >= _RELATED
     return _ONE_IN if related else _ONE_IN_OF_UNRELATED, _ONE_IN

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 from libra_predictor.labels import option
 
-_CALLS = 200  # to derive the offset from; it covers all of them while they are fewer than one_in - 1
+_CALLS = 200  # to derive the offset from; it covers all of fewer than 2 * one_in - 1
 _LATELY = 15  # calls within which a second miss counts as a drift
 _MOST_RATIO = 4.0
 _DECAY = 0.5 ** (1 / 20)  # a rise halves over twenty calls without a miss
