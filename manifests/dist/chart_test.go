@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
+	"debug/buildinfo"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -26,11 +27,17 @@ import (
 	"libra.dev/libra/pkg/settings"
 )
 
-// helmModule is the Helm that the box is made with.
-const helmModule = "helm.sh/helm/v4/cmd/helm@v4.2.0"
+// helmModule and helmVersion are the Helm that the box is made with.
+const (
+	helmModule  = "helm.sh/helm/v4"
+	helmVersion = "v4.2.0"
+)
 
 // helm runs Helm's command on a chart.
-type helm struct{ chart string }
+type helm struct {
+	command []string
+	chart   string
+}
 
 func newHelm(t *testing.T) helm {
 	t.Helper()
@@ -43,13 +50,27 @@ func newHelm(t *testing.T) helm {
 	if err := os.WriteFile(path, data, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return helm{chart: path}
+	return helm{command: helmCommand(t), chart: path}
+}
+
+// helmCommand returns the command that is Helm: the box's, or else Go with Helm's sources, which takes minutes.
+func helmCommand(t *testing.T) []string {
+	t.Helper()
+	binary := apiservertest.BoxBinary(t, "helm")
+	if info, err := buildinfo.ReadFile(binary); err == nil {
+		for _, m := range info.Deps {
+			if m.Path == helmModule && m.Version == helmVersion {
+				return []string{binary}
+			}
+		}
+	}
+	return []string{"go", "run", helmModule + "/cmd/helm@" + helmVersion}
 }
 
 // run runs Helm, outside of the module, where Go needs no entry in go.mod for it.
 func (h helm) run(t *testing.T, args ...string) (stdout, stderr string, err error) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "go", append([]string{"run", "-trimpath", helmModule}, args...)...)
+	cmd := exec.CommandContext(t.Context(), h.command[0], append(h.command[1:], args...)...)
 	home := t.TempDir()
 	cmd.Dir = home
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "HELM_CACHE_HOME="+home, "HELM_CONFIG_HOME="+home, "HELM_DATA_HOME="+home)

@@ -51,7 +51,7 @@ func buildPlugin(ctx context.Context, root string, p platform, version string) (
 	}
 	defer os.RemoveAll(dir)
 	path := filepath.Join(dir, pluginName)
-	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false",
+	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-gcflags=all=-dwarf=false", "-buildvcs=false",
 		"-ldflags", "-s -w -X "+versionOfIt+"="+version, "-o", path, pluginPackage)
 	build.Dir = root
 	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+p.os, "GOARCH="+p.arch, "GOFLAGS=")

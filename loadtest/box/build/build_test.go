@@ -30,6 +30,7 @@ replace (
 		name     string
 		module   Module
 		upstream string
+		beside   string
 		want     string
 		wantErr  string
 	}{{
@@ -59,6 +60,44 @@ require example.com/up v1.0.0
 replace example.com/api => example.com/api v1.31.1
 `,
 	}, {
+		name:   "what a module built beside requires in a later version is raised to it",
+		module: Module{Path: "example.com/up", Version: "v1.0.0", Beside: "go.mod"},
+		upstream: `module example.com/up
+
+go 1.25.3
+
+require (
+	example.com/earlier v1.2.3
+	example.com/later v1.2.10
+	example.com/pinned v1.2.3
+)
+
+replace example.com/pinned => example.com/pinned v1.2.2
+`,
+		beside: `module example.com/ours
+
+go 1.26.0
+
+require (
+	example.com/earlier v1.3.0
+	example.com/later v1.2.9
+	example.com/ours/alone v1.0.0
+	example.com/pinned v1.3.0
+)
+`,
+		want: `module throwaway
+
+go 1.25.3
+
+require (
+	example.com/up v1.0.0
+	example.com/earlier v1.3.0
+	example.com/pinned v1.3.0
+)
+
+replace example.com/pinned => example.com/pinned v1.2.2
+`,
+	}, {
 		name:     "a replace by a folder cannot be kept",
 		module:   Module{Path: "example.com/up", Version: "v1.0.0"},
 		upstream: "module example.com/up\n\ngo 1.25\n\nreplace example.com/api => ./staging/api\n",
@@ -71,7 +110,7 @@ replace example.com/api => example.com/api v1.31.1
 	}}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			got, err := tt.module.throwaway([]byte(tt.upstream))
+			got, err := tt.module.throwaway([]byte(tt.upstream), []byte(tt.beside))
 			if tt.wantErr != "" {
 				if err == nil || !strings.Contains(err.Error(), tt.wantErr) {
 					t.Fatalf("throwaway() error = %v, want one with %q", err, tt.wantErr)
@@ -101,16 +140,21 @@ func TestRequirement(t *testing.T) {
 func TestInputs(t *testing.T) {
 	base := Module{Path: "example.com/up", Version: "v1.0.0"}
 	bin := Binary{Name: "up", Package: "cmd/up"}
-	stamp := func(m Module, bin Binary) string {
-		s, err := stampOf(m.inputs(bin))
+	stamp := func(m Module, bin Binary, beside string) string {
+		gomod, err := m.throwaway([]byte("module example.com/up\n\nrequire a.example/x v1.0.0\n"), []byte(beside))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := stampOf(m.inputs(bin, gomod))
 		if err != nil {
 			t.Fatal(err)
 		}
 		return s
 	}
 	seen := map[string]string{
-		stamp(base, bin): "the module itself",
-		stamp(base, Binary{Name: "up", Package: "cmd/down"}): "another package",
+		stamp(base, bin, ""): "the module itself",
+		stamp(base, Binary{Name: "up", Package: "cmd/down"}, ""):     "another package",
+		stamp(base, bin, "module m\n\nrequire a.example/x v1.1.0\n"): "a later dependency",
 	}
 	for name, m := range map[string]Module{
 		"another version": {Path: base.Path, Version: "v1.0.1"},
@@ -118,7 +162,7 @@ func TestInputs(t *testing.T) {
 		"other tags":      {Path: base.Path, Version: base.Version, Options: Options{Tags: []string{"agent"}}},
 		"other ldflags":   {Path: base.Path, Version: base.Version, Options: Options{LDFlags: []string{"-X a.b=c"}}},
 	} {
-		s := stamp(m, bin)
+		s := stamp(m, bin, "")
 		if other, ok := seen[s]; ok {
 			t.Errorf("%s has the stamp of %s", name, other)
 		}

@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"golang.org/x/mod/modfile"
+	"golang.org/x/mod/module"
+	"golang.org/x/mod/semver"
 )
 
 // Source is where the module cache keeps a module.
@@ -46,11 +48,11 @@ func Requirement(data []byte, path string) (string, error) {
 	return "", fmt.Errorf("module %s does not require %s", f.Module.Mod.Path, path)
 }
 
-// throwaway returns the go.mod of a module that requires nothing but m. upstream
-// is m's own go.mod. Its requirements need no copy: Go selects the same versions
-// as long as nothing else asks for more. Its replaces do: Go heeds replaces only
-// in the main module.
-func (m Module) throwaway(upstream []byte) ([]byte, error) {
+// throwaway returns the go.mod of a module that requires m, and in later versions
+// what the go.mod beside requires in such. upstream is m's own go.mod. Its other
+// requirements need no copy: Go selects the same versions as long as nothing else
+// asks for more. Its replaces do: Go heeds replaces only in the main module.
+func (m Module) throwaway(upstream, beside []byte) ([]byte, error) {
 	up, err := modfile.Parse(m.Path+"/go.mod", upstream, nil)
 	if err != nil {
 		return nil, err
@@ -66,6 +68,15 @@ func (m Module) throwaway(upstream []byte) ([]byte, error) {
 	}
 	if err := f.AddRequire(m.Path, m.Version); err != nil {
 		return nil, err
+	}
+	other, err := modfile.Parse(m.Beside, beside, nil)
+	if err != nil {
+		return nil, err
+	}
+	for _, later := range laterIn(other, up) {
+		if err := f.AddRequire(later.Path, later.Version); err != nil {
+			return nil, err
+		}
 	}
 	if m.Replace != nil {
 		for _, line := range m.Replace {
@@ -90,4 +101,18 @@ func (m Module) throwaway(upstream []byte) ([]byte, error) {
 		}
 	}
 	return f.Format()
+}
+
+// laterIn returns what other requires of what f requires, where it is a later version.
+func laterIn(other, f *modfile.File) (later []module.Version) {
+	versions := map[string]string{}
+	for _, r := range f.Require {
+		versions[r.Mod.Path] = r.Mod.Version
+	}
+	for _, r := range other.Require {
+		if version, ok := versions[r.Mod.Path]; ok && semver.Compare(r.Mod.Version, version) > 0 {
+			later = append(later, r.Mod)
+		}
+	}
+	return later
 }

@@ -12,9 +12,16 @@ type upstream struct {
 	binaries []build.Binary
 }
 
+// The modules of this repository that upstream's are built beside: Libra's, with the libraries of
+// Kubernetes that Knative has, and the box's, with those of the box's Kubernetes.
+const (
+	besideLibra = "go.mod"
+	besideBox   = "loadtest/box/go.mod"
+)
+
 var (
 	istio = build.Module{
-		Path: "istio.io/istio", Version: versions.Istio,
+		Path: "istio.io/istio", Version: versions.Istio, Beside: besideBox,
 		// Istio's go.mod requires commits of these that were never published.
 		Replace: []string{
 			"istio.io/api => istio.io/api " + versions.IstioAPI,
@@ -31,32 +38,33 @@ var (
 
 	upstreams = []upstream{
 		{build.Module{
-			Path: "github.com/containerd/containerd/v2", Version: versions.Containerd,
+			Path: "github.com/containerd/containerd/v2", Version: versions.Containerd, Beside: besideLibra,
 			Options: build.Options{LDFlags: []string{"-X github.com/containerd/containerd/v2/version.Version=" + versions.Containerd}},
 		}, []build.Binary{
 			{Name: "containerd", Package: "cmd/containerd"},
 			{Name: "containerd-shim-runc-v2", Package: "cmd/containerd-shim-runc-v2"},
 			{Name: "ctr", Package: "cmd/ctr"},
 		}},
-		{build.Module{Path: "knative.dev/serving", Version: versions.KnativeServing}, []build.Binary{
+		{build.Module{Path: "knative.dev/serving", Version: versions.KnativeServing, Beside: besideLibra}, []build.Binary{
 			{Name: "knative-activator", Package: "cmd/activator"},
 			{Name: "knative-autoscaler", Package: "cmd/autoscaler"},
 			{Name: "knative-controller", Package: "cmd/controller"},
 			{Name: "knative-webhook", Package: "cmd/webhook"},
 			{Name: "knative-queue", Package: "cmd/queue"},
 		}},
-		{build.Module{Path: "knative.dev/net-gateway-api", Version: versions.KnativeNetGatewayAPI}, []build.Binary{
+		{build.Module{Path: "knative.dev/net-gateway-api", Version: versions.KnativeNetGatewayAPI, Beside: besideLibra}, []build.Binary{
 			{Name: "knative-net-gateway-api", Package: "cmd/controller"},
 		}},
-		{build.Module{Path: "knative.dev/net-kourier", Version: versions.KnativeNetKourier}, []build.Binary{
+		{build.Module{Path: "knative.dev/net-kourier", Version: versions.KnativeNetKourier, Beside: besideLibra}, []build.Binary{
 			{Name: "knative-net-kourier", Package: "cmd/kourier"},
 		}},
 		{pilot, []build.Binary{{Name: "pilot-discovery", Package: "pilot/cmd/pilot-discovery"}}},
 		{agent, []build.Binary{{Name: "pilot-agent", Package: "pilot/cmd/pilot-agent"}}},
+		// It replaces the libraries of Kubernetes by earlier ones than what Libra requires works with.
 		{build.Module{Path: "github.com/kserve/kserve", Version: versions.KServe}, []build.Binary{
 			{Name: "kserve-manager", Package: "cmd/manager"},
 		}},
-		{build.Module{Path: "helm.sh/helm/v4", Version: versions.Helm}, []build.Binary{{Name: "helm", Package: "cmd/helm"}}},
+		{build.Module{Path: "helm.sh/helm/v4", Version: versions.Helm, Beside: besideBox}, []build.Binary{{Name: "helm", Package: "cmd/helm"}}},
 		k6,
 		prometheus,
 	}
@@ -64,14 +72,14 @@ var (
 	// prometheus discovers only pods, and has no web pages: it answers queries,
 	// not people.
 	prometheus = upstream{build.Module{
-		Path: "github.com/prometheus/prometheus", Version: versions.Prometheus,
+		Path: "github.com/prometheus/prometheus", Version: versions.Prometheus, Beside: besideLibra,
 		Options: build.Options{
 			Tags:    []string{"remove_all_sd", "enable_kubernetes_sd"},
 			LDFlags: []string{"-X github.com/prometheus/common/version.Version=" + versions.Prometheus},
 		},
 	}, []build.Binary{{Name: "prometheus", Package: "cmd/prometheus"}, {Name: "promtool", Package: "cmd/promtool"}}}
 
-	k6 = upstream{build.Module{Path: "go.k6.io/k6", Version: versions.K6}, []build.Binary{{Name: "k6", Package: "."}}}
+	k6 = upstream{build.Module{Path: "go.k6.io/k6", Version: versions.K6, Beside: besideLibra}, []build.Binary{{Name: "k6", Package: "."}}}
 )
 
 func withOptions(m build.Module, o build.Options) build.Module {

@@ -40,16 +40,16 @@ func Extras() []string { return slices.Sorted(maps.Keys(extras)) }
 
 // loaded builds Libra's own images and those of the named extras, and writes the extras'
 // objects to files beside out.
-func (b *builder) loaded(ctx context.Context, root string, with []string, out string) ([]own, error) {
+func (b *builder) loaded(ctx context.Context, with []string, out string) ([]own, error) {
 	if err := checkExtras(with); err != nil {
 		return nil, err
 	}
-	images, err := b.own(ctx, root)
+	images, err := b.own(ctx)
 	if err != nil {
 		return nil, err
 	}
 	for _, name := range slices.Compact(slices.Sorted(slices.Values(with))) {
-		more, err := b.extra(ctx, root, extras[name], filepath.Dir(out))
+		more, err := b.extra(ctx, extras[name], filepath.Dir(out))
 		if err != nil {
 			return nil, fmt.Errorf("--with %s: %w", name, err)
 		}
@@ -67,12 +67,12 @@ func checkExtras(with []string) error {
 	return nil
 }
 
-// extra builds the images of e from the repository at root and writes its objects to dir.
-func (b *builder) extra(ctx context.Context, root string, e extra, dir string) ([]own, error) {
+// extra builds the images of e and writes its objects to dir.
+func (b *builder) extra(ctx context.Context, e extra, dir string) ([]own, error) {
 	if err := buildBinaries(ctx, b.compiler(), e.upstreams...); err != nil {
 		return nil, err
 	}
-	if err := b.compiler().Local(ctx, filepath.Join(root, e.dir), e.options, e.local...); err != nil {
+	if err := b.compiler().Local(ctx, filepath.Join(b.root, e.dir), e.options, e.local...); err != nil {
 		return nil, err
 	}
 	binaries := slices.Clone(e.local)

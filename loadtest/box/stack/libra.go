@@ -53,8 +53,8 @@ type own struct {
 // JSON file out. A tag is made from the image's content, so that a Deployment changes exactly
 // when its program does. Upstream's objects of an extra go beside out.
 func Load(ctx context.Context, l layout.Layout, root string, node Node, with []string, out string, log Logf) error {
-	b := &builder{layout: l, log: log}
-	images, err := b.loaded(ctx, root, with, out)
+	b := &builder{layout: l, root: root, log: log}
+	images, err := b.loaded(ctx, with, out)
 	if err != nil {
 		return err
 	}
@@ -94,8 +94,8 @@ func Architectures() []string { return slices.Sorted(maps.Keys(wheelMachines)) }
 // index. The references are by digest, because a tag may come to mean another image.
 func Push(ctx context.Context, l layout.Layout, root, repo string, archs, with []string, out string, log Logf) error {
 	names, indexes, err := forEach(archs, log, func(arch string) ([]own, error) {
-		b := &builder{layout: l.For(arch), log: log, arch: arch}
-		return b.loaded(ctx, root, with, out)
+		b := &builder{layout: l.For(arch), root: root, log: log, arch: arch}
+		return b.loaded(ctx, with, out)
 	})
 	if err != nil {
 		return err
@@ -143,22 +143,22 @@ func forEach(archs []string, log Logf, images func(arch string) ([]own, error)) 
 }
 
 // own builds Libra's images and those of the load tests' functions.
-func (b *builder) own(ctx context.Context, root string) ([]own, error) {
-	functions, err := functionBinaries(root)
+func (b *builder) own(ctx context.Context) ([]own, error) {
+	functions, err := functionBinaries(b.root)
 	if err != nil {
 		return nil, err
 	}
-	images, err := b.programs(ctx, root, build.Options{}, slices.Concat(parts, functions)...)
+	images, err := b.programs(ctx, "", build.Options{}, slices.Concat(parts, functions)...)
 	if err != nil {
 		return nil, err
 	}
-	img, err := b.predictorOf(ctx, root)
+	img, err := b.predictorOf(ctx)
 	return append(images, img), err
 }
 
-// programs builds binaries of the module in the folder dir, and an image for each.
+// programs builds binaries of the module in the folder dir of the repository, and an image for each.
 func (b *builder) programs(ctx context.Context, dir string, o build.Options, binaries ...build.Binary) ([]own, error) {
-	if err := b.compiler().Local(ctx, dir, o, binaries...); err != nil {
+	if err := b.compiler().Local(ctx, filepath.Join(b.root, dir), o, binaries...); err != nil {
 		return nil, err
 	}
 	var images []own
@@ -172,12 +172,12 @@ func (b *builder) programs(ctx context.Context, dir string, o build.Options, bin
 	return images, nil
 }
 
-// predictorOf makes the predictor's image from the repository at root.
-func (b *builder) predictorOf(ctx context.Context, root string) (own, error) {
-	if err := b.python(ctx, root); err != nil {
+// predictorOf makes the predictor's image.
+func (b *builder) predictorOf(ctx context.Context) (own, error) {
+	if err := b.python(ctx); err != nil {
 		return own{}, err
 	}
-	img, err := b.predictor(filepath.Join(root, predictorDir, predictorName))
+	img, err := b.predictor(filepath.Join(b.root, predictorDir, predictorName))
 	if err != nil {
 		return own{}, fmt.Errorf("image %s: %w", predictorImage, err)
 	}

@@ -32,7 +32,7 @@ func (b *builder) sitePackagesLayer() string { return b.dir("layers/site-package
 
 // python makes the two layers under the predictor: Debian with Python, and the packages in the
 // predictor's lock file.
-func (b *builder) python(ctx context.Context, root string) error {
+func (b *builder) python(ctx context.Context) error {
 	venv, err := b.venv(ctx)
 	if err != nil {
 		return fmt.Errorf("make the virtual environment: %w", err)
@@ -53,7 +53,7 @@ func (b *builder) python(ctx context.Context, root string) error {
 	}); err != nil {
 		return fmt.Errorf("make the layer of Python: %w", err)
 	}
-	requirements, err := os.ReadFile(filepath.Join(root, predictorDir, "requirements.lock"))
+	requirements, err := os.ReadFile(filepath.Join(b.root, predictorDir, "requirements.lock"))
 	if err != nil {
 		return fmt.Errorf("read the predictor's requirements: %w", err)
 	}

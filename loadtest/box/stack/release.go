@@ -62,8 +62,8 @@ func (r Release) Build(ctx context.Context, l layout.Layout, root string, log Lo
 		if len(lock[arch]) == 0 {
 			return nil, fmt.Errorf("%s has no packages for this architecture: rewrite it with `bin/box release --lock`", debianLockPath(root))
 		}
-		b := &builder{layout: l.For(arch), log: log, arch: arch, pinned: lock[arch]}
-		return b.released(ctx, root, r.Version)
+		b := &builder{layout: l.For(arch), root: root, log: log, arch: arch, pinned: lock[arch]}
+		return b.released(ctx, r.Version)
 	})
 	if err != nil {
 		return err
@@ -113,26 +113,26 @@ func redisReference(root string) (string, error) {
 }
 
 // released builds the images of a release.
-func (b *builder) released(ctx context.Context, root, version string) ([]own, error) {
-	images, err := b.programs(ctx, root, build.Options{LDFlags: []string{"-X libra.dev/libra/pkg/kubectl.Version=" + version}}, parts...)
+func (b *builder) released(ctx context.Context, version string) ([]own, error) {
+	images, err := b.programs(ctx, "", build.Options{LDFlags: []string{"-X libra.dev/libra/pkg/kubectl.Version=" + version}}, parts...)
 	if err != nil {
 		return nil, err
 	}
-	functions, err := sampleBinaries(root)
+	functions, err := sampleBinaries(b.root)
 	if err != nil {
 		return nil, err
 	}
-	sampled, err := b.programs(ctx, root, build.Options{}, functions...)
+	sampled, err := b.programs(ctx, "", build.Options{}, functions...)
 	if err != nil {
 		return nil, err
 	}
 	images = append(images, sampled...)
 	scheduler := extras["scheduler"]
-	more, err := b.programs(ctx, filepath.Join(root, scheduler.dir), scheduler.options, scheduler.local...)
+	more, err := b.programs(ctx, scheduler.dir, scheduler.options, scheduler.local...)
 	if err != nil {
 		return nil, err
 	}
-	predictor, err := b.predictorOf(ctx, root)
+	predictor, err := b.predictorOf(ctx)
 	return append(append(images, more...), predictor), err
 }
 

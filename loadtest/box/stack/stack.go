@@ -21,6 +21,7 @@ type Logf func(format string, args ...any)
 // builder makes everything for Build and Load, each thing once.
 type builder struct {
 	layout layout.Layout
+	root   string // of the repository
 	log    Logf
 	// arch is the architecture to build for, as Go names it; empty is this machine's.
 	arch string
@@ -32,7 +33,7 @@ type builder struct {
 func (b *builder) dir(name string) string { return filepath.Join(b.layout.Cache, name) }
 
 func (b *builder) compiler() build.Builder {
-	return build.Builder{Bin: b.layout.Bin(""), Arch: b.arch, Log: b.log}
+	return build.Builder{Bin: b.layout.Bin(""), Root: b.root, Arch: b.arch, Log: b.log}
 }
 
 // architecture is the architecture to build for.
@@ -57,11 +58,11 @@ func (b *builder) once(path string, inputs any, make func() error) error {
 // Build makes everything that is not Libra's own: binaries, image tars, manifests. It leaves
 // alone whatever is there and would be the same.
 func Build(ctx context.Context, l layout.Layout, root string, log Logf) error {
-	b := &builder{layout: l, log: log}
+	b := &builder{layout: l, root: root, log: log}
 	// Compiling keeps the processor busy, Debian and Python packages mostly the network.
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return buildBinaries(gctx, b.compiler(), upstreams...) })
-	g.Go(func() error { return b.python(gctx, root) })
+	g.Go(func() error { return b.python(gctx) })
 	if err := g.Wait(); err != nil {
 		return err
 	}
@@ -74,10 +75,10 @@ func Build(ctx context.Context, l layout.Layout, root string, log Logf) error {
 // BuildImages makes what the load tests need on a cluster that is not the box: k6 and Libra's
 // own images. A later Push finds most of its work done.
 func BuildImages(ctx context.Context, l layout.Layout, root string, log Logf) error {
-	b := &builder{layout: l, log: log}
+	b := &builder{layout: l, root: root, log: log}
 	if err := buildBinaries(ctx, b.compiler(), k6); err != nil {
 		return err
 	}
-	_, err := b.own(ctx, root)
+	_, err := b.own(ctx)
 	return err
 }

@@ -2,15 +2,25 @@ package versions
 
 import (
 	"os"
-	"slices"
+	"path/filepath"
 	"testing"
 
 	"golang.org/x/mod/modfile"
+	"golang.org/x/mod/semver"
 )
 
-// The activator with Libra replaces the stock one of the same release.
-func TestKnativeServingIsTheRepositorys(t *testing.T) {
-	const path = "../../../go.mod"
+// The go.mod files of this repository's modules.
+const (
+	libra     = "../../../go.mod"
+	box       = "../go.mod"
+	dns       = "../dns/go.mod"
+	scheduler = "../../../activator-plugin/placement/scheduler/go.mod"
+)
+
+// requirements returns the versions that a go.mod requires, by module. It leaves out the libraries that a module
+// replaces, because such a version says nothing.
+func requirements(t *testing.T, path string) map[string]string {
+	t.Helper()
 	data, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
@@ -19,11 +29,32 @@ func TestKnativeServingIsTheRepositorys(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	i := slices.IndexFunc(f.Require, func(r *modfile.Require) bool { return r.Mod.Path == "knative.dev/serving" })
-	if i < 0 {
-		t.Fatal("the root module does not require knative.dev/serving")
+	versions := map[string]string{}
+	for _, r := range f.Require {
+		versions[r.Mod.Path] = r.Mod.Version
 	}
-	if got := f.Require[i].Mod.Version; got != KnativeServing {
-		t.Errorf("the root module requires knative.dev/serving %s, the box installs %s", got, KnativeServing)
+	for _, r := range f.Replace {
+		delete(versions, r.Old.Path)
+	}
+	return versions
+}
+
+// The activator with Libra replaces the stock one of the same release.
+func TestKnativeServingIsTheRepositorys(t *testing.T) {
+	if got := requirements(t, libra)["knative.dev/serving"]; got != KnativeServing {
+		t.Errorf("the root module requires knative.dev/serving %q, the box installs %s", got, KnativeServing)
+	}
+}
+
+// Otherwise Kubernetes is compiled twice, or its client once more.
+func TestModulesWithTheSameKubernetesHaveTheSameDependencies(t *testing.T) {
+	for _, pair := range []struct{ of, as string }{{box, scheduler}, {dns, libra}} {
+		of, as := requirements(t, pair.of), requirements(t, pair.as)
+		for path, want := range as {
+			if got, ok := of[path]; ok && semver.Compare(got, want) < 0 {
+				t.Errorf("%s requires %s %s, and %s requires %s: in the former's folder, run go get %[2]s@%[5]s && go mod tidy",
+					filepath.Clean(pair.of), path, got, pair.as, want)
+			}
+		}
 	}
 }
