@@ -57,12 +57,8 @@ func newHelm(t *testing.T) helm {
 func helmCommand(t *testing.T) []string {
 	t.Helper()
 	binary := apiservertest.BoxBinary(t, "helm")
-	if info, err := buildinfo.ReadFile(binary); err == nil {
-		for _, m := range info.Deps {
-			if m.Path == helmModule && m.Version == helmVersion {
-				return []string{binary}
-			}
-		}
+	if info, err := buildinfo.ReadFile(binary); err == nil && info.Main.Path == helmModule && info.Main.Version == helmVersion {
+		return []string{binary}
 	}
 	return []string{"go", "run", helmModule + "/cmd/helm@" + helmVersion}
 }
