@@ -36,7 +36,7 @@ const (
 	// which 144 MiB grow.
 	slowly = 20 * time.Second
 	// quickly is for requests that follow at once: a raised limit stays for five seconds after them.
-	quickly = 2 * time.Second
+	quickly = time.Second / 2
 
 	// memoryBackWithin is how long after the last request a limit may be above the owner's. The kubelet may go by
 	// the usage of 15 seconds ago. A limit that it does not lower for that reason is retried after 10 s, then after
