@@ -36,7 +36,7 @@ func (p *placed) on(node string, of role, domain string, owners bool, now time.T
 	defer p.mu.RUnlock()
 	for _, l := range p.byNode[node] {
 		left := window - now.Sub(l.at)
-		if l.role == of && left > 0 && (l.domain == domain || !owners) {
+		if l.role == of && left > 0 && (!owners || l.domain == domain) {
 			milli += l.milli * int64(min(left, window)) / int64(window)
 		}
 	}
