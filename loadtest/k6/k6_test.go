@@ -25,7 +25,7 @@ import (
 const runTimeout = 3 * time.Minute
 
 // binary returns the path of a k6 of the box's version: from the box's cache,
-// from the tests' own, or newly built as the box builds it.
+// from the tests' own, or newly built.
 var binary = sync.OnceValues(func() (string, error) {
 	versions, err := os.ReadFile("../box/versions/versions.go")
 	if err != nil {
