@@ -11,7 +11,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -19,15 +18,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"libra.dev/libra/loadtest/bench/machine"
+	"libra.dev/libra/pkg/boxcache"
 )
 
-const (
-	// boxCacheEnv and boxCacheDir say where the box keeps its binaries.
-	boxCacheEnv = "LIBRA_BOX_CACHE"
-	boxCacheDir = "libra-box"
-
-	pushTimeout = 30 * time.Minute
-)
+const pushTimeout = 30 * time.Minute
 
 // boxGateway is the Service of the box's ingress.
 const boxGateway = "istio-system/knative-gateway-istio"
@@ -136,14 +130,10 @@ func (d *demo) tool(given, name, boxName string, fromBox bool) (string, error) {
 		return exec.LookPath(given)
 	}
 	if fromBox {
-		cache := os.Getenv(boxCacheEnv)
-		if cache == "" {
-			if user, err := os.UserCacheDir(); err == nil {
-				cache = filepath.Join(user, boxCacheDir)
+		if path, err := boxcache.Binary(boxName); err == nil {
+			if path, err = exec.LookPath(path); err == nil {
+				return path, nil
 			}
-		}
-		if path, err := exec.LookPath(filepath.Join(cache, "bin", boxName)); err == nil {
-			return path, nil
 		}
 	}
 	path, err := exec.LookPath(name)

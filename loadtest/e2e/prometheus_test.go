@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"libra.dev/libra/loadtest/prometheus"
+	"libra.dev/libra/pkg/boxcache"
 )
 
 // scrapeEvery is short, so that rates are there soon.
@@ -17,15 +18,10 @@ const scrapeEvery = 2 * time.Second
 // boxBinary returns the path of a tool that `box build` has made.
 func boxBinary(t *testing.T, name string) string {
 	t.Helper()
-	cache := os.Getenv("LIBRA_BOX_CACHE")
-	if cache == "" {
-		dir, err := os.UserCacheDir()
-		if err != nil {
-			t.Fatal(err)
-		}
-		cache = filepath.Join(dir, "libra-box")
+	path, err := boxcache.Binary(name)
+	if err != nil {
+		t.Fatal(err)
 	}
-	path := filepath.Join(cache, "bin", name)
 	if _, err := os.Stat(path); err != nil {
 		t.Fatalf("%v: `make box-build` makes it", err)
 	}

@@ -19,6 +19,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"libra.dev/libra/pkg/boxcache"
 )
 
 // runTimeout kills a k6 that hangs. It is long enough for any machine.
@@ -40,12 +42,12 @@ var binary = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	box := os.Getenv("LIBRA_BOX_CACHE")
-	if box == "" {
-		box = filepath.Join(cache, "libra-box")
+	box, err := boxcache.Binary("k6")
+	if err != nil {
+		return "", err
 	}
 	own := filepath.Join(cache, "libra-test")
-	for _, path := range []string{filepath.Join(box, "bin", "k6"), filepath.Join(own, "k6")} {
+	for _, path := range []string{box, filepath.Join(own, "k6")} {
 		if out, err := exec.Command(path, "version").Output(); err == nil && strings.HasPrefix(string(out), "k6 "+version+" ") {
 			return path, nil
 		}

@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"libra.dev/libra/pkg/apiservertest"
+	"libra.dev/libra/pkg/boxcache"
 	"libra.dev/libra/pkg/settings"
 )
 
@@ -56,7 +57,10 @@ func newHelm(t *testing.T) helm {
 // helmCommand returns the command that is Helm: the box's, or else Go with Helm's sources, which takes minutes.
 func helmCommand(t *testing.T) []string {
 	t.Helper()
-	binary := apiservertest.BoxBinary(t, "helm")
+	binary, err := boxcache.Binary("helm")
+	if err != nil {
+		t.Fatal(err)
+	}
 	if info, err := buildinfo.ReadFile(binary); err == nil && info.Main.Path == helmModule && info.Main.Version == helmVersion {
 		return []string{binary}
 	}

@@ -26,6 +26,8 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"libra.dev/libra/pkg/boxcache"
 )
 
 const startTimeout = 2 * time.Minute
@@ -81,28 +83,18 @@ func Binaries(t *testing.T) string {
 	if assets := os.Getenv("KUBEBUILDER_ASSETS"); assets != "" {
 		return assets
 	}
+	kubelite, err := boxcache.Binary("kubelite")
+	if err != nil {
+		t.Fatal(err)
+	}
 	assets := t.TempDir()
-	switch err := Link(BoxBinary(t, "kubelite"), assets); {
+	switch err := Link(kubelite, assets); {
 	case errors.Is(err, fs.ErrNotExist):
 		t.Skip("There is no API server to start: set KUBEBUILDER_ASSETS to a folder with etcd and kube-apiserver, or run `make box-build`")
 	case err != nil:
 		t.Fatal(err)
 	}
 	return assets
-}
-
-// BoxBinary returns where `make box-build` puts a binary. It need not be there yet.
-func BoxBinary(t *testing.T, name string) string {
-	t.Helper()
-	cache := os.Getenv("LIBRA_BOX_CACHE")
-	if cache == "" {
-		dir, err := os.UserCacheDir()
-		if err != nil {
-			t.Fatal(err)
-		}
-		cache = filepath.Join(dir, "libra-box")
-	}
-	return filepath.Join(cache, "bin", name)
 }
 
 // Link links etcd, kube-apiserver and kubectl, in a folder that has none of them, to kubelite: Kubernetes in one binary.
