@@ -15,10 +15,10 @@ from sklearn.pipeline import make_pipeline  # type: ignore[import-untyped]
 from sklearn.preprocessing import StandardScaler  # type: ignore[import-untyped]
 from sklearn.svm import SVC, SVR  # type: ignore[import-untyped]
 
+from libra_predictor.estimators import MOVING_WINDOW_CALLS
+
 Values = NDArray[np.int64]
 Predict = Callable[[Values], Values]
-
-MOVING_WINDOW = 5  # calls
 
 _FOLDS = 3
 _HIDDEN = {"hidden_layer_sizes": [(16,), (32, 16)]}
@@ -94,4 +94,4 @@ def _searched(model: Any, grid: dict[str, list[Any]], features: Any, targets: An
 
 def moving_window(options: Sequence[int]) -> int:
     """The largest of the last five (LIBRA, section 8.3)."""
-    return max(options[-MOVING_WINDOW:])
+    return max(options[-MOVING_WINDOW_CALLS:])

@@ -10,6 +10,7 @@ from bench.calls import Calls, Say
 from bench.learner import needed, sample
 from bench.zygote import Call
 from libra_predictor.estimators import (
+    CLASS_QUANTILES,
     DURATION_QUANTILE,
     MEDIAN,
     ClassModel,
@@ -23,7 +24,6 @@ from libra_predictor.tables import Sizes, StepTable
 
 COMPARISONS = 1_200_000
 
-_QUANTILES = (0.95, 0.99)
 _NEAR = 2  # sizes tried on each side of a threshold
 
 
@@ -37,7 +37,7 @@ class Exactness:
 def compared(calls: Calls, train: int, comparisons: int, say: Say) -> Exactness:
     """Tries about that many sizes in all: around every threshold, at the float edges, and at random."""
     trained = [made[:train] for by_name in calls.values() for made in by_name.values()]
-    each = -(-comparisons // (len(trained) * (2 * len(_QUANTILES) + 2)))
+    each = -(-comparisons // (len(trained) * (2 * len(CLASS_QUANTILES) + 2)))
     rng = np.random.default_rng(0)
     done = mismatches = lowered = 0
     for i, of_function in enumerate(trained):
@@ -66,7 +66,7 @@ def _compared(of_function: Sequence[Call], count: int, rng: np.random.Generator)
     found = []
     for resource in range(2):
         model = ClassModel([Label(call.size, 0, needed(call)[resource], False) for call in of_function])
-        for quantile in _QUANTILES:
+        for quantile in CLASS_QUANTILES:
             exact = model.exact_table(quantile)
             sizes = sizes_to_try(exact, count, rng)
             found.append(_matched(exact, model.table(quantile), sizes, model.evaluate(sizes, quantile)))

@@ -96,7 +96,7 @@ def fit(
 ) -> Fit:
     """Learns from samples, oldest first. There must be at least one.
 
-    estimator is "auto" or an estimator's name, durations is "predicted" or "unlimited".
+    estimator is "auto" or "moving-window", durations is "predicted" or "unlimited".
     """
     if estimator == MOVING_WINDOW:
         samples = [replace(sample, size=UNKNOWN_SIZE) for sample in samples]
@@ -154,8 +154,7 @@ def _resource(
         return _moving_window(samples, resource, largest)
     found = labels([resource.use(sample) for sample in samples], resource.step, largest)
     censored = sum(label.censored for label in found)
-    modelled = estimator != HISTOGRAM
-    own = [*(class_models(found, class_model(found)) if modelled else []), histogram(found)]
+    own = [*class_models(found, class_model(found)), histogram(found)]
     answered: list[dict[int, int]] = [{} for _ in own]  # for each estimate: its answer to label i
     right: list[bool] = []
     folds = _folds(len(found))
@@ -164,7 +163,7 @@ def _resource(
         held = [i for i, of in enumerate(folds) if of == fold and not found[i].censored]
         if not rest or not held:
             continue
-        model = class_model(rest) if modelled else None
+        model = class_model(rest)
         halves = [*class_models(rest, model), histogram(rest)]
         if len(halves) == len(own):
             for answers, half in zip(answered, halves, strict=True):
@@ -173,14 +172,10 @@ def _resource(
         if model is not None and sized:
             probable = model.most_probable(np.array([label.size for label in sized], dtype=np.int64))
             right += [label.option == option for label, option in zip(sized, probable.tolist(), strict=True)]
-    if inherited is not None and estimator == "auto":
+    if inherited is not None:
         own.append(inherited)
         answered.append({i: inherited.at(label.size) for i, label in enumerate(found) if not label.censored})
-    best = min(
-        (i for i, estimate in enumerate(own) if estimator in ("auto", estimate.estimator)),
-        key=lambda i: _rank(found, answered[i], own[i], one_in),
-        default=len(own) - 1,
-    )
+    best = min(range(len(own)), key=lambda i: _rank(found, answered[i], own[i], one_in))
     return _Choice(
         _tried(own[best], found),
         {found[i].use: answer for i, answer in answered[best].items()},
@@ -245,7 +240,7 @@ def _duration(
     own = timed(samples)
     without_size = duration_histogram(own)
     model = duration_model(own)
-    if estimator == HISTOGRAM or model is None:
+    if model is None:
         return without_size, None
     # Does size tell the duration? Compare the model with a constant, both at the model's quantile. The
     # histogram is served at a lower quantile, because then nothing tells the duration. Judged as served by
@@ -259,7 +254,7 @@ def _duration(
         rest = [s for s, of in zip(own, folds, strict=True) if of != fold]
         half = duration_model(rest) if rest else None
         if half is None:
-            return (model if estimator == XGBOOST else without_size), None
+            return without_size, None
         held = np.flatnonzero(folds == fold)
         by_model[held] = [half.at(own[i].size) for i in held]
         by_constant[held] = duration_quantile(rest)
@@ -269,8 +264,6 @@ def _duration(
     spread = ((actual - actual.mean()) ** 2).sum()
     error = ((actual - medians) ** 2).sum()
     fitted = float(1 - error / spread) if spread > 0 else 1.0
-    if estimator == XGBOOST:
-        return model, fitted
     losses = {XGBOOST: _loss(actual, by_model), HISTOGRAM: _loss(actual, by_constant) * _GAIN}
     best = min(losses, key=lambda name: losses[name])
     if inherited is not None:
@@ -303,11 +296,9 @@ def _cpu_time(samples: Sequence[Sample], estimator: str, inherited: Answers | No
         return before or without_size
     if estimator == MOVING_WINDOW:
         return cpu_time_median(own[-MOVING_WINDOW_CALLS:], MOVING_WINDOW)
-    model = None if estimator == HISTOGRAM else cpu_time_model(own)
+    model = cpu_time_model(own)
     if model is None:
         return without_size
-    if estimator == XGBOOST:
-        return model
     actual = microseconds(own)
     by_model, by_constant = (np.zeros(len(own)) for _ in range(2))
     folds = np.array(_folds(len(own)))

@@ -24,12 +24,12 @@ NO_ESTIMATOR = "none"
 UNLIMITED = "unlimited"  # durations that are not predicted
 
 MOVING_WINDOW_CALLS = 5
+CLASS_QUANTILES = (0.95, 0.99)
 HISTOGRAM_PEAK = 0.99
 
 DURATION_QUANTILE = 0.25  # low, so that no borrower is promised time that it may not get
 MEDIAN = 0.5
 
-_CLASS_QUANTILES = (0.95, 0.99)
 _HISTOGRAM_DURATION = 0.05
 _ROUNDS = 20
 _PARAMETERS = {
@@ -150,7 +150,7 @@ def class_models(labels: Sequence[Label], model: ClassModel | None) -> list[Esti
     if model is None:
         return []
     unknown = _unknown(labels)
-    return [Estimate(XGBOOST, table, unknown) for table in map(model.table, _CLASS_QUANTILES)]
+    return [Estimate(XGBOOST, table, unknown) for table in map(model.table, CLASS_QUANTILES)]
 
 
 def class_model(labels: Sequence[Label]) -> ClassModel | None:

@@ -5,7 +5,6 @@ same answers.
 """
 
 import math
-import re
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +19,7 @@ from libra_predictor.estimators import INHERITED, MOVING_WINDOW, NO_ESTIMATOR
 from libra_predictor.evidence import shifted, spared
 from libra_predictor.history import Call
 from libra_predictor.labels import Resource
-from libra_predictor.observations import Sample
+from libra_predictor.observations import Sample, id_order
 from libra_predictor.past import LATELY, STARTUPS, Packed, Past, PastState
 from libra_predictor.published import Answers, Published, Record, Stage
 from libra_predictor.settings import Settings
@@ -35,7 +34,6 @@ _RECENT = 40  # newest calls, in which to look for a shift
 _FORGET_AFTER = 30  # calls since a drift, before older ones are forgotten
 _CONFIRMED_SHARE = 0.25  # of the calls since a drift: if the old answers miss as many, it was one
 _RESOURCES = ("CPU", "memory")
-_ENTRY_ID = re.compile(r"(\d+)-(\d+)")
 
 
 class Haste(IntEnum):
@@ -160,8 +158,8 @@ class Function:
 
     def observe(self, entry_id: str, sample: Sample) -> Scored:
         """Applies an observation. Raises ValueError if entry_id is not the ID of a stream entry."""
-        position = _position(entry_id)
-        if position <= _position(self.learned_to):
+        position = id_order(entry_id)
+        if position <= id_order(self.learned_to):
             return Scored(repeated=True)
         self.learned_to = entry_id
         self.last_milliseconds = position[0]
@@ -544,10 +542,3 @@ class Function:
 
     def _modelled(self) -> str:
         return f"learned from {self.published.observations} observations"
-
-
-def _position(entry_id: str) -> tuple[int, int]:
-    match = _ENTRY_ID.fullmatch(entry_id)
-    if match is None:
-        raise ValueError(f"entry id {entry_id!r}: want milliseconds-number, as Redis assigns them")
-    return int(match[1]), int(match[2])

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 from kserve import ModelRepository
@@ -22,6 +23,7 @@ log = logging.getLogger(__name__)
 
 _TRIES_A_LEASE = 5
 _LAST_SAVE_SECONDS = 2.0
+_CATCH_UP_SECONDS = 10.0  # before a replica that has its functions is ready, whatever there is to learn still
 
 
 class Predictor:
@@ -46,7 +48,10 @@ class Predictor:
 
     @property
     def ready(self) -> bool:
-        """True once the store is read and, if this replica is the learner then, all recorded is learned."""
+        """True once the store is read and, if this replica is the learner then, what was recorded is learned.
+
+        A learner that has more to learn than it can in some seconds does not wait for that.
+        """
         return self._replica.read.is_set() and self._settled
 
     @property
@@ -107,15 +112,18 @@ class Predictor:
         except LockLostError as lost:
             log.warning("this replica no longer learns: %s", lost)
         finally:
-            if learning.loaded:
+            if learning.loaded.is_set():
                 self._before = learning.functions
             self._redis_was_lost = hold.redis_was_lost and not learning.saved
-            learning.scores.clear()
+            learning.end()
             self._replica.learning = False
             await self._lock.release(hold)
 
     async def _settle(self, learning: Learning) -> None:
-        await learning.caught_up.wait()
+        await learning.loaded.wait()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_CATCH_UP_SECONDS):
+                await learning.caught_up.wait()
         self._settled = True
         await asyncio.Event().wait()
 

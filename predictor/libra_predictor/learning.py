@@ -12,7 +12,7 @@ from opentelemetry.metrics import get_meter
 
 from libra_predictor.announcements import announce, announcement
 from libra_predictor.connection import UNREACHABLE, BackOff, Connection
-from libra_predictor.function import Fitted, Function, Haste
+from libra_predictor.function import Fitted, Function, FunctionState, Haste
 from libra_predictor.lock import Hold, LockLostError
 from libra_predictor.observations import STREAM, Observed, Useless, id_order, parse
 from libra_predictor.published import Answers, Published, Stage
@@ -41,7 +41,7 @@ _read = _meter.create_counter(
 _skipped = _meter.create_counter(
     "libra.predictor.observations.skipped",
     unit="{entry}",
-    description="Observations read but not learned from, by `reason`.",
+    description="Observations not learned from, by `reason`. Lost ones left the stream unread.",
 )
 _refitted = _meter.create_counter(
     "libra.predictor.refits", unit="{refit}", description="Refits of functions, by `result`."
@@ -57,15 +57,15 @@ _refit_seconds = _meter.create_histogram(
 class Learning:
     """The learner, from taking the lock to losing it.
 
-    functions are those that it learns, the one observed last at the end. loaded is true once all of them are
-    loaded, and saved once the store has had all of them.
+    functions are those that it learns, the one observed last at the end. loaded is set once all of them are
+    loaded, and saved is true once the store has had all of them.
     """
 
     def __init__(
         self, settings: Settings, connection: Connection, store: Store, hold: Hold, replica: Replica
     ) -> None:
         self.functions: dict[str, Function] = {}
-        self.loaded = False
+        self.loaded = asyncio.Event()
         self.saved = False
         # Set once everything recorded before the start is learned, and the answers of pressing refits served.
         self.caught_up = asyncio.Event()
@@ -77,8 +77,8 @@ class Learning:
         self._stream = Stream(connection, hold.fence)
         self._newest_at_start = "0-0"
         self._consumed = False
-        self._learned = False
         self._awaited: set[str] = set()  # functions to refit before it has caught up
+        self._to_skip: dict[str, int] = {}  # how many observations of a function, while far behind
         self._not_at_rest: dict[str, Function] = {}  # the one used last at the end
         self._unacknowledged: dict[str, None] = {}
         self._changed: dict[str, None] = {}
@@ -95,8 +95,9 @@ class Learning:
     async def run(self, before: dict[str, Function]) -> None:
         """Loads the store, then learns for ever. Raises LockLostError.
 
-        before are the functions of an earlier hold of this replica, in case Redis was lost with the store.
-        run empties it once it no longer needs them.
+        before are the functions of an earlier hold of this replica. Those that the store still has as they
+        are need not be held twice, and a lost Redis gets back the others. run empties it once it no longer
+        needs them.
         """
         back_off = BackOff()
         while True:
@@ -108,6 +109,11 @@ class Learning:
             await asyncio.sleep(back_off.next())
         before.clear()
         await first_of(self._consume(), self._save(), self._refit_all(), self._retire_all())
+
+    def end(self) -> None:
+        """Takes back what the metrics say of this learner, once run is over."""
+        self.scores.clear()
+        self._stream.end()
 
     def _failed(self, what: str, error: Exception) -> None:
         cause = error.__cause__ if isinstance(error, StoreUnreachableError) else error
@@ -130,7 +136,7 @@ class Learning:
                     log.error("function=%s is learned anew from the stream: %s", name, state.problem)
                     refused[name] = state
                 else:
-                    functions[name] = Function.restore(state, self._settings)
+                    functions[name] = self._restored(state, before.get(name))
                     self._announced[name] = state.published.version
                     await asyncio.sleep(0)
         self.functions = functions
@@ -163,7 +169,7 @@ class Learning:
                 self._mark(name)
         self._opened(opened)
         self._newest_at_start = opened.newest
-        self.loaded = True
+        self.loaded.set()
         self._save_all_now()
         log.info(
             "learning under fence %d: %d functions known, %d store entries refused",
@@ -171,6 +177,12 @@ class Learning:
             len(self.functions),
             len(refused),
         )
+
+    def _restored(self, state: FunctionState, before: Function | None) -> Function:
+        if before is None or (before.learned_to, before.published) != (state.learned_to, state.published):
+            return Function.restore(state, self._settings)
+        before.rest()
+        return before
 
     def _keep(self, before: Mapping[str, Function]) -> None:
         """Restores from this replica's memory what a lost Redis no longer has."""
@@ -237,6 +249,9 @@ class Learning:
                 back_off.reset()
                 if entries:
                     _read.add(len(entries))
+                if self._stream.lost:
+                    _skipped.add(self._stream.lost, {"reason": "lost"})
+                self._note_trimmed(entries)
                 for entry in entries:
                     self._take(entry)
                     await asyncio.sleep(0)
@@ -259,12 +274,22 @@ class Learning:
                 lost = True
                 await asyncio.sleep(back_off.next())
 
+    def _note_trimmed(self, entries: Iterable[Entry]) -> None:
+        # After a reconnect, those that were learned and not yet acknowledged come again.
+        trimmed = [e.id for e in entries if e.fields is None and e.id not in self._unacknowledged]
+        if trimmed:
+            _skipped.add(len(trimmed), {"reason": "trimmed"})
+            log.warning(
+                "%d entries of %s, from %s on, were trimmed before they were learned",
+                len(trimmed),
+                STREAM,
+                trimmed[0],
+            )
+
     def _take(self, entry: Entry) -> None:
         self._unacknowledged[entry.id] = None
         self._save_in_time()
         if entry.fields is None:
-            _skipped.add(1, {"reason": "trimmed"})
-            log.warning("entry %s of %s was trimmed before it was learned", entry.id, STREAM)
             return
         observed = parse(entry.fields)
         if isinstance(observed, Useless):
@@ -272,7 +297,28 @@ class Learning:
             if observed.problem:
                 log.warning("entry %s of %s skipped: %s", entry.id, STREAM, observed.problem)
             return
+        if self._has_enough(observed.function):
+            _skipped.add(1, {"reason": "enough"})
+            return
         self._learn_from(entry, observed)
+
+    def _has_enough(self, name: str) -> bool:
+        """Whether to skip an observation, so that rare and new functions are learned while far behind.
+
+        Which ones are skipped must not depend on what they say: the offset counts on calls as they come.
+        """
+        rounds = self._stream.waiting // BATCH
+        if rounds == 0:
+            self._to_skip.clear()
+            return False
+        function = self.functions.get(name)
+        if function is None or function.published.stage is not Stage.MODELLED:
+            return False
+        if function.haste() is not Haste.WHENEVER:
+            return False
+        left = self._to_skip.get(name, 0)
+        self._to_skip[name] = left - 1 if left else rounds
+        return left > 0
 
     def _learn_from(self, entry: Entry, observed: Observed) -> None:
         try:
@@ -324,8 +370,14 @@ class Learning:
             _skipped.add(1, {"reason": "repeated"})
             return
         self.scores.add(function.name, scored)
-        self._mark(function.name)
+        self._show(function)
         self._want_refit(function)
+
+    def _show(self, function: Function) -> None:
+        """Serves the function as it is now, and notes that it is to be saved."""
+        if self.loaded.is_set():  # until then, what was served before is better than one half rebuilt
+            self._replica.publish(function.published)
+        self._mark(function.name)
 
     def _mark(self, name: str) -> None:
         self._changed[name] = None
@@ -348,7 +400,7 @@ class Learning:
 
     def _drop(self, name: str) -> None:
         del self.functions[name]
-        for of_function in (self._changed, self._announced, self._not_at_rest):
+        for of_function in (self._changed, self._announced, self._not_at_rest, self._to_skip):
             of_function.pop(name, None)
         self._refits.drop(name)
         self._awaited.discard(name)
@@ -383,14 +435,14 @@ class Learning:
             await asyncio.sleep(wait)
 
     async def save(self) -> None:
-        """Publishes, saves and announces what changed, then acknowledges the entries learned from.
+        """Saves and announces what changed, then acknowledges the entries learned from.
 
         Raises LockLostError, StoreUnreachableError or UNREACHABLE. The next call saves what this one did not.
         """
         self._unsaved.clear()
         learned = list(self._unacknowledged)
         await self._save_changed(self._changed)
-        self.saved = self.loaded
+        self.saved = self.loaded.is_set()
         await self._stream.acknowledge(learned)
         for entry_id in learned:
             self._unacknowledged.pop(entry_id, None)
@@ -412,17 +464,10 @@ class Learning:
         to_save = dict.fromkeys(names)
         changed, self._changed = self._changed, {}
         dropped, self._dropped = self._dropped, {}
-        all_learned = self._learned
         saved: list[Published] = []
         try:
             if dropped:
                 await self._store.drop(dropped, self._hold)
-            for name in changed:
-                if (function := self.functions.get(name)) is not None:
-                    self._replica.publish(function.published)
-                    await asyncio.sleep(0)
-            if all_learned:
-                self.caught_up.set()
             for some in parts([name for name in changed if name in to_save]):
                 saved += await self._save_some(some)
             await self._check()
@@ -438,7 +483,6 @@ class Learning:
         for name in names:
             if (function := self.functions.get(name)) is not None:
                 states.append(function.state())
-                self._replica.publish(function.published)
                 await asyncio.sleep(0)
         if states:
             await self._store.save(states, self._hold)
@@ -466,10 +510,8 @@ class Learning:
     async def _refit_all(self) -> None:
         """Refits one function at a time, so that refits take at most one thread from requests."""
         while True:
-            if self._consumed and not self._learned and not self._awaited:
-                self._learned = True
-                self._save_in_time()
-                self._to_save.set()
+            if self._consumed and not self._awaited:
+                self.caught_up.set()
             self._refit_wanted.clear()
             wait = None
             if (following := self._refits.next(time.monotonic())) is not None:
@@ -517,7 +559,7 @@ class Learning:
                 function.published.version,
                 1e3 * seconds,
             )
-            self._mark(name)
+            self._show(function)
         self._want_refit(function)
 
     async def _retire_all(self) -> None:

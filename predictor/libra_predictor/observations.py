@@ -1,5 +1,6 @@
 """The stream of observations that the node agents append to, and how to read its entries."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Final
@@ -24,6 +25,7 @@ _NEAR_MEMORY_LIMIT = 0.95
 # Also a safe path: the object store keeps a function under its name.
 _NAME = r"^[A-Za-z0-9_-]+/[A-Za-z0-9_-][A-Za-z0-9._-]*$"
 _LONGEST_NAME = 512
+_ENTRY_ID = re.compile(r"(\d+)-(\d+)")
 
 
 class Resources(BaseModel):
@@ -122,6 +124,11 @@ def parse(fields: Mapping[bytes, bytes]) -> Observed | Useless:
 
 
 def id_order(entry_id: str) -> tuple[int, int]:
-    """The order of a stream entry's id: Unix milliseconds, then the number within them."""
-    milliseconds, _, number = entry_id.partition("-")
-    return int(milliseconds), int(number or 0)
+    """The order of a stream entry's id: Unix milliseconds, then the number within them.
+
+    Raises ValueError if it is none.
+    """
+    match = _ENTRY_ID.fullmatch(entry_id)
+    if match is None:
+        raise ValueError(f"entry id {entry_id!r}: want milliseconds-number, as Redis assigns them")
+    return int(match[1]), int(match[2])

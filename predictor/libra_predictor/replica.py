@@ -76,6 +76,7 @@ class Replica:
                     self._wanted.set()
                     async for message in heard:
                         back_off.reset()
+                        self._connection.worked()
                         if message is not None and not self._learning:
                             await self._hear(message)
             except UNREACHABLE as error:

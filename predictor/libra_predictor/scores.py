@@ -9,6 +9,7 @@ from opentelemetry.metrics import CallbackOptions, Observation, get_meter
 from libra_predictor.function import Scored
 
 MOST_FUNCTIONS: Final = 999  # with series of their own: OpenTelemetry keeps 2,000 sets of labels apart
+_SERIES: Final = 2 * MOST_FUNCTIONS  # of each metric; those of OTHERS come on top
 OTHERS: Final = "others"  # no function's name, which has a namespace
 
 _meter = get_meter("libra_predictor")
@@ -52,7 +53,7 @@ class _Score:
 
 
 class Scores:
-    """Counts since this replica began to learn: for each function while there is room, then for the rest."""
+    """Counts since this replica began to learn: for each of the first functions, and for all others."""
 
     def __init__(self) -> None:
         self.of: dict[tuple[str, str], _Score] = {}
@@ -80,8 +81,12 @@ class Scores:
     def _score(self, function: str, resource: str) -> _Score:
         score = self.of.get((function, resource))
         if score is None:
-            name = function if len(self.of) < 2 * MOST_FUNCTIONS else OTHERS
-            score = self.of.setdefault((name, resource), _Score())
+            # A set of labels that was reported once keeps its place, even after the function is dropped.
+            key = (function, resource)
+            if key not in _ever and len(_ever) >= _SERIES:
+                return self.of.setdefault((OTHERS, resource), _Score())
+            _ever.add(key)
+            score = self.of.setdefault(key, _Score())
         return score
 
     def drop(self, function: str) -> None:
@@ -93,6 +98,7 @@ class Scores:
 
 
 _all: WeakSet[Scores] = WeakSet()
+_ever: set[tuple[str, str]] = set()  # functions and resources that have had series since the process began
 
 
 def _each() -> Iterator[tuple[_Score, dict[str, str]]]:

@@ -89,9 +89,9 @@ class Settings(BaseModel):
         "redis",
         description="where to keep models: redis, or a URI such as file:///var/lib/libra or s3://bucket/prefix",
     )
-    estimator: Literal["auto", "xgboost", "histogram", "moving-window"] = Field(
+    estimator: Literal["auto", "moving-window"] = Field(
         "auto",
-        description="auto picks the one that measures best for each function; the others are for experiments",
+        description="auto picks the best for each function, as measured; moving-window is for experiments",
     )
     durations: Literal["predicted", "unlimited"] = Field(
         "predicted",

@@ -47,21 +47,27 @@ _READ = (
 local read = {'XREADGROUP', 'GROUP', ARGV[2], ARGV[3], 'COUNT', ARGV[5], 'STREAMS', KEYS[1]}
 read[9] = ARGV[4]
 local reply = redis.call(unpack(read))
-local entries = reply and reply[1][2] or {}
+local entries, pending = reply and reply[1][2] or {}, 1
 if #entries == 0 then
-  read[9] = '>'
+  read[9], pending = '>', 0
   reply = redis.call(unpack(read))
   entries = reply and reply[1][2] or {}
 end
-local delivered, lag = '0-0', -1
-for _, group in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
-  local named = {}
-  for i = 1, #group, 2 do named[group[i]] = group[i + 1] end
-  if named['name'] == ARGV[2] then
-    delivered, lag = named['last-delivered-id'], named['lag'] or -1
-  end
+local function named(info)
+  local values = {}
+  for i = 1, #info, 2 do values[info[i]] = info[i + 1] end
+  return values
 end
-return {entries, delivered, lag, redis.call('TIME')[1]}
+local delivered = '0-0'
+for _, group in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
+  group = named(group)
+  if group['name'] == ARGV[2] then delivered = group['last-delivered-id'] end
+end
+local stream = named(redis.call('XINFO', 'STREAM', KEYS[1]))
+return {
+  entries, pending, stream['entries-added'], stream['length'], stream['recorded-first-entry-id'],
+  stream['last-generated-id'], delivered, redis.call('TIME')[1]
+}
 """
 )
 _CHECK = _FENCED + "return 1"
@@ -101,7 +107,10 @@ class Stream:
         self._fence = fence
         self._position = "0-0"  # the ID read last
         self._delivered = "0-0"
-        self.seconds = 0  # Redis' clock at the last read, Unix
+        self._count: int | None = None  # of entries ever appended, up to the one delivered last; if known
+        # All of the last read: Redis' clock, Unix; entries that were trimmed before they could be read, and
+        # entries not delivered yet, as far as both are known.
+        self.seconds = self.lost = self.waiting = 0
         self._open = client.register_script(_OPEN)
         self._read = client.register_script(_READ)
         self._check = client.register_script(_CHECK)
@@ -111,6 +120,8 @@ class Stream:
         """Creates the group if it is missing, and starts over with what it has not acknowledged."""
         made, newest, seconds = await self._fenced(self._open, GROUP)
         self._position = "0-0"
+        if made:
+            self._count = None
         return Opened(bool(made), newest.decode(), int(seconds))
 
     async def read(self) -> list[Entry] | None:
@@ -121,17 +132,42 @@ class Stream:
             if "NOGROUP" in str(error):
                 return None
             raise
-        raw, delivered, lag, seconds = reply
+        raw, pending, added, length, first, newest, delivered, seconds = reply
         entries = [Entry(entry_id.decode(), _fields(flat)) for entry_id, flat in raw]
         if entries:
             self._position = entries[-1].id
         self._delivered, self.seconds = delivered.decode(), int(seconds)
-        _behind.set(max(0, self.seconds - id_order(self._position)[0] // 1000) if lag > 0 else 0)
+        self._take_stock(entries, bool(pending), added, added - length, first.decode())
+        behind = bool(entries) and id_order(self._delivered) < id_order(newest.decode())
+        _behind.set(max(0, self.seconds - id_order(self._position)[0] // 1000) if behind else 0)
         return entries
+
+    def _take_stock(
+        self, entries: Sequence[Entry], pending: bool, added: int, trimmed: int, first: str
+    ) -> None:
+        """Counts what was lost and what waits, after a read that left first as the stream's oldest entry.
+
+        Not by the group's lag: a Redis that has trimmed entries which the group had not read counts them in
+        its lag for ever.
+        """
+        self.lost = 0
+        if not entries:
+            self._count = added
+        elif not pending and entries[0].id == first:
+            if self._count is not None:
+                self.lost = max(0, trimmed - self._count)
+            self._count = trimmed + len(entries)
+        elif not pending and self._count is not None:
+            self._count += len(entries)
+        self.waiting = 0 if self._count is None else max(0, added - self._count)
 
     async def wait(self) -> None:
         """Returns when there may be more to read, or after some seconds."""
         await self._client.xread({STREAM: self._delivered}, count=1, block=_BLOCK_MILLISECONDS)
+
+    def end(self) -> None:
+        """Stops to say how far behind it is."""
+        _behind.set(0)
 
     async def check(self) -> None:
         """Raises LockLostError if another learner has opened the stream since."""

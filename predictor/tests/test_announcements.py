@@ -131,6 +131,21 @@ def test_rereads_what_it_did_not_hear(redis_server: RedisServer, monkeypatch: py
     play(redis_server, scene)
 
 
+def test_says_that_redis_is_back_once_it_hears_something(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replica_module, "REREAD_SECONDS", 3600.0)
+
+    async def scene(s: Scene) -> None:
+        async with s.following():
+            await in_time("it listens", lambda: redis_server.client.pubsub_numsub(CHANNEL)[0][1] > 0)
+            s.connection.failed(ConnectionError("for the test"))
+            await announce(s.connection, announcement([], [NAME]))
+            await in_time("it is back", lambda: not s.connection._away)
+
+    play(redis_server, scene)
+
+
 def test_forgets_nothing_with_a_redis_that_was_lost(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -87,11 +87,10 @@ def test_a_function_that_does_not_follow_size_fails_the_gate() -> None:
     assert sum(short) <= 0.04 * len(unseen)
 
 
-@pytest.mark.parametrize("estimator", [XGBOOST, HISTOGRAM, MOVING_WINDOW])
 @pytest.mark.parametrize("kind", [related, unrelated])
-def test_a_setting_forces_an_estimator(estimator: str, kind: Draw) -> None:
+def test_a_setting_forces_a_moving_window(kind: Draw) -> None:
     old = Answers(constant(100), constant(64 * MI), constant(1), (100, 64 * MI, 1))
-    assert fitted(drawn(kind, 40), estimator, old).estimators == (estimator,) * 3
+    assert fitted(drawn(kind, 40), MOVING_WINDOW, old).estimators == (MOVING_WINDOW,) * 3
 
 
 def called(*peaks: int, size: int = 1000, limit: int = 1000, throttled: float = 0.0) -> list[Sample]:
@@ -173,7 +172,7 @@ def test_a_duration_that_size_tells_is_a_model_s_however_noisy(seed: int) -> Non
 
 
 def test_unlimited_durations_are_of_every_estimator() -> None:
-    for estimator in ("auto", XGBOOST, HISTOGRAM, MOVING_WINDOW):
+    for estimator in ("auto", MOVING_WINDOW):
         predicted = fitted(drawn(related, 40), estimator)
         unlimited = fit(drawn(related, 40), RESOURCES, LARGEST, estimator, None, "unlimited")
         assert unlimited.estimators == (*predicted.estimators[:2], "unlimited")
@@ -183,12 +182,11 @@ def test_unlimited_durations_are_of_every_estimator() -> None:
 
 def test_without_a_known_size_there_are_only_histograms() -> None:
     samples = [Sample(UNKNOWN_SIZE, 10**8, 100 * i, 50 * MI, *LARGEST, 0.0) for i in range(1, 13)]
-    for estimator in ("auto", XGBOOST):
-        learned = fitted(samples, estimator)
-        assert learned.estimators == (HISTOGRAM,) * 3
-        assert learned.answers.unknown == (1200, 64 * MI, 100)
-        assert learned.answers.at(5) == learned.answers.unknown
-        assert learned.gate is None
+    learned = fitted(samples)
+    assert learned.estimators == (HISTOGRAM,) * 3
+    assert learned.answers.unknown == (1200, 64 * MI, 100)
+    assert learned.answers.at(5) == learned.answers.unknown
+    assert learned.gate is None
 
 
 def test_answers_of_the_revision_before_stay_until_its_own_are_better() -> None:
@@ -224,7 +222,7 @@ def test_a_demand_that_was_not_seen_is_tried_at_once() -> None:
 
 def test_held_out_answers_have_not_learned_what_they_answer() -> None:
     samples = [*drawn(unrelated, 99), Sample(1, 10**9, 1900, 50 * MI, *LARGEST, 0.0)]
-    learned = fitted(samples, HISTOGRAM)
+    learned = fitted(samples)
     assert learned.held_out[0][99] < 1900
     assert sorted(learned.held_out[0]) == list(range(100))
 
@@ -258,7 +256,7 @@ def test_a_cpu_time_is_learned_from_throttled_calls_as_from_others() -> None:
     assert (calm.cpu_time_us, calm.unknown_cpu_time_us) == (slow.cpu_time_us, slow.unknown_cpu_time_us)
 
 
-@pytest.mark.parametrize("estimator", ["auto", XGBOOST, HISTOGRAM, MOVING_WINDOW])
+@pytest.mark.parametrize("estimator", ["auto", MOVING_WINDOW])
 def test_a_cpu_time_that_few_calls_tell_is_not_predicted(estimator: str) -> None:
     unknown = [replace(s, cpu_time_ns=0) for s in drawn(related, 40)]
     told = drawn(related, 3, seed=2)
@@ -271,16 +269,14 @@ def test_a_cpu_time_that_few_calls_tell_is_not_predicted(estimator: str) -> None
     assert enough.answers.unknown_cpu_time_us == sorted(round(s.cpu_time_ns / 1000) for s in told)[1]
 
 
-@pytest.mark.parametrize("estimator", [XGBOOST, HISTOGRAM, MOVING_WINDOW])
 @pytest.mark.parametrize("kind", [related, unrelated])
-def test_a_setting_forces_the_estimator_of_the_cpu_time(estimator: str, kind: Draw) -> None:
+def test_a_setting_forces_the_estimator_of_the_cpu_time(kind: Draw) -> None:
     old = Answers(constant(100), constant(64 * MI), constant(1), (100, 64 * MI, 1), constant(9), 9)
     samples = drawn(kind, 40)
-    learned = fitted(samples, estimator, old)
-    assert learned.cpu_time_estimator == estimator
-    if estimator == MOVING_WINDOW:
-        lately = sorted(s.cpu_time_ns for s in samples[-5:])
-        assert learned.answers.cpu_time_at(0) == round(lately[2] / 1000)
+    learned = fitted(samples, MOVING_WINDOW, old)
+    assert learned.cpu_time_estimator == MOVING_WINDOW
+    lately = sorted(s.cpu_time_ns for s in samples[-5:])
+    assert learned.answers.cpu_time_at(0) == round(lately[2] / 1000)
 
 
 def test_the_cpu_time_of_the_revision_before_stays_until_its_own_is_better() -> None:

@@ -170,6 +170,8 @@ def play(server: Secured, scene: Callable[[Connection, Callable[[], object]], Aw
             await scene(connection, server.observe)
         finally:
             await connection.close()
+            # The client does not wait until a connection that was refused has ended its TLS.
+            await asyncio.sleep(0.1)
 
     asyncio.run(run())
 

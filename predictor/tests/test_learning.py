@@ -13,6 +13,7 @@ from conftest import STREAM, RedisServer, in_time, observation
 from kserve import ModelRepository
 from obstore.store import MemoryStore
 
+from libra_predictor import learner as learner_module
 from libra_predictor import learning as learning_module
 from libra_predictor import refits as refits_module
 from libra_predictor.announcements import CHANNEL, Announcement
@@ -27,7 +28,7 @@ from libra_predictor.published import Published, Stage
 from libra_predictor.replica import Replica
 from libra_predictor.settings import parse as settings
 from libra_predictor.store import FUNCTIONS, VERSIONS, ObjectStore, unpacked
-from libra_predictor.stream import GROUP, Opened, Stream
+from libra_predictor.stream import BATCH, GROUP, Entry, Opened, Stream
 
 FUNCTION = "default/thumb-00001"
 OTHER = "default/zip-00001"
@@ -75,6 +76,24 @@ async def with_offset(server: RedisServer, predictor: Predictor) -> Published:
 def test_one_that_is_ready_has_learned_what_was_recorded(redis_server: RedisServer) -> None:
     async def scene() -> None:
         append(redis_server, 40)
+        async with learning(redis_server) as predictor:
+            assert predictor.functions()[FUNCTION].stage is Stage.MODELLED
+
+    play(redis_server, scene)
+
+
+def test_one_that_cannot_catch_up_is_ready_with_what_it_has(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(_: Learning) -> None:
+        await asyncio.Event().wait()
+
+    async def scene() -> None:
+        append(redis_server, 40)
+        async with learning(redis_server):
+            pass
+        monkeypatch.setattr(learner_module, "_CATCH_UP_SECONDS", 0.0)
+        monkeypatch.setattr(Learning, "_consume", never)
         async with learning(redis_server) as predictor:
             assert predictor.functions()[FUNCTION].stage is Stage.MODELLED
 
@@ -299,6 +318,118 @@ def test_goes_on_after_what_it_cannot_read(redis_server: RedisServer) -> None:
     play(redis_server, scene)
 
 
+def entry(at: int, function: str, **changes: Any) -> Entry:
+    data = json.dumps(observation(function=function, **changes)).encode()
+    return Entry(f"1700000000000-{at}", {b"v": b"1", b"data": data})
+
+
+@asynccontextmanager
+async def learner(server: RedisServer, *options: str, fence: int = 1) -> AsyncIterator[Learning]:
+    """A learner whose work the test does."""
+    connection = Connection(server.address)
+    store = ObjectStore("memory://", MemoryStore())
+    replica = Replica(ModelRepository(), store, connection)
+    chosen = settings(["--redis-addr", server.address, *options], {})
+    try:
+        yield Learning(chosen, connection, store, Hold("token", fence, redis_was_lost=False), replica)
+    finally:
+        await connection.close()
+
+
+def test_one_that_learns_again_keeps_the_functions_that_are_as_they_were(redis_server: RedisServer) -> None:
+    async def scene() -> None:
+        append(redis_server, 40)
+        append(redis_server, 40, function=OTHER)
+        async with learner(redis_server) as first:
+            working = asyncio.create_task(first.run({}))
+            await in_time("it has caught up", first.caught_up.is_set)
+            working.cancel()
+            await asyncio.gather(working, return_exceptions=True)
+            await first.save()
+            before = dict(first.functions)
+            changed = before[OTHER]
+            again = parse(entry(0, OTHER).fields or {})
+            assert isinstance(again, Observed)
+            changed.observe("1800000000000-0", again.sample)
+        async with learner(redis_server, fence=2) as second:
+            second._store = first._store
+            await second._begin(before)
+            assert second.functions[FUNCTION] is before[FUNCTION]
+            assert second.functions[OTHER] is not changed
+            assert second.functions[OTHER].state().learned_to < changed.learned_to
+
+    play(redis_server, scene)
+
+
+def test_only_what_was_trimmed_before_it_was_learned_is_noted(
+    redis_server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scene() -> None:
+        async with learner(redis_server) as learning:
+            for i in range(3):
+                learning._take(entry(i, FUNCTION))
+            again = [Entry(f"1700000000000-{i}", None) for i in range(6)]
+            learning._note_trimmed(again[:3])
+            assert not caplog.messages
+            learning._note_trimmed(again)
+            for trimmed in again:
+                learning._take(trimmed)
+            assert len(learning._unacknowledged) == 6, "all are acknowledged"
+            learning._note_trimmed(again)
+        assert caplog.messages == [
+            f"3 entries of {STREAM}, from 1700000000000-3 on, were trimmed before they were learned"
+        ]
+
+    with caplog.at_level("WARNING", logger="libra_predictor.learning"):
+        play(redis_server, scene)
+
+
+def test_far_behind_it_learns_some_of_what_it_knows_well_and_all_of_the_rest(
+    redis_server: RedisServer,
+) -> None:
+    async def scene() -> None:
+        async with learner(redis_server, "--window", "20", "--refit-every", "1000") as learning:
+            for i in range(20):
+                learning._take(entry(i, FUNCTION))
+                learning._take(entry(100 + i, OTHER))
+            for name in (FUNCTION, OTHER):
+                function = learning.functions[name]
+                function.adopt(function.start_refit()())
+            limit = {"cpu_milli": 8000, "memory_bytes": 256 << 20}
+            for i, cpu_milli in enumerate((450, 950, 1950)):
+                peak = {"cpu_milli": cpu_milli, "memory_bytes": 50 << 20}
+                learning._take(entry(1000 + i, OTHER, peak=peak, limit_at_peak=limit))
+            assert learning.functions[OTHER].published.stage is Stage.DRIFTED
+            learning._stream.waiting = 9 * BATCH
+            for i in range(40):
+                learning._take(entry(2000 + i, FUNCTION))
+                learning._take(entry(3000 + i, "default/young"))
+                learning._take(entry(4000 + i, OTHER))
+            since_refit = {n: f.state().since_refit for n, f in learning.functions.items()}
+            assert since_refit == {FUNCTION: 4, "default/young": 40, OTHER: 3 + 40}
+            assert list(learning.functions)[-1] == OTHER
+
+            learning._stream.waiting = BATCH - 1
+            learning._take(entry(5000, FUNCTION))
+            assert learning.functions[FUNCTION].state().since_refit == 5
+
+    play(redis_server, scene)
+
+
+def test_one_that_learns_no_more_is_not_behind(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[Stream] = []
+    monkeypatch.setattr(Stream, "end", lambda stream: ended.append(stream))
+
+    async def scene() -> None:
+        async with learning(redis_server):
+            assert not ended
+        assert len(ended) == 1
+
+    play(redis_server, scene)
+
+
 def test_one_that_only_serves_is_ready_without_learning(redis_server: RedisServer) -> None:
     async def scene() -> None:
         append(redis_server, 40)
@@ -405,7 +536,6 @@ def test_another_estimator_answers_as_soon_as_it_is_ready(redis_server: RedisSer
         for options in (
             (),
             ("--estimator", "moving-window", "--durations", "unlimited"),
-            ("--estimator", "histogram"),
             (),
         ):
             async with learning(redis_server, *options) as predictor:
@@ -420,7 +550,6 @@ def test_another_estimator_answers_as_soon_as_it_is_ready(redis_server: RedisSer
         assert answers == [
             ((900, 64 << 20, 120),) * 2,
             ((300, 64 << 20, 86_400_000),) * 2,
-            ((900, 64 << 20, 120),) * 2,
             ((900, 64 << 20, 120),) * 2,
         ]
         assert versions == sorted(set(versions))

@@ -1,7 +1,15 @@
+import pytest
+
+from libra_predictor import scores as scores_module
 from libra_predictor.function import Scored
 from libra_predictor.scores import MOST_FUNCTIONS, OTHERS, Scores
 
 MISSED = Scored(missed_cpu=True, missed_memory=False)
+
+
+@pytest.fixture(autouse=True)
+def new_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scores_module, "_ever", set())
 
 
 def test_functions_without_room_for_series_of_their_own_are_counted_together() -> None:
@@ -14,8 +22,23 @@ def test_functions_without_room_for_series_of_their_own_are_counted_together() -
     assert (others.calls, others.missed) == (10, 10)
     assert scores.of["default/f-0", "memory"].calls == 2
 
+
+def test_a_place_is_for_the_life_of_the_process() -> None:
+    """OpenTelemetry keeps every set of labels that it has seen."""
+    scores = Scores()
+    for i in range(MOST_FUNCTIONS):
+        scores.add(f"default/f-{i}", MISSED)
     for i in range(2):
         scores.drop(f"default/f-{i}")
     scores.add("default/new", MISSED)
-    assert scores.of["default/new", "cpu"].calls == 1, "there is room again"
-    assert scores.of[OTHERS, "memory"].calls == 10, "a counter never goes down"
+    assert scores.of[OTHERS, "cpu"].calls == 1
+    scores.add("default/f-0", MISSED)
+    assert scores.of["default/f-0", "cpu"].calls == 1, "it has a place already"
+
+    scores.clear()
+    later = Scores()
+    for function in ("default/f-1", "default/newer"):
+        later.add(function, MISSED)
+    assert later.of.keys() == {
+        (function, resource) for function in ("default/f-1", OTHERS) for resource in ("cpu", "memory")
+    }

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 from conftest import RedisServer
 
+from libra_predictor import stream as stream_module
 from libra_predictor.connection import Connection
 from libra_predictor.lock import LockLostError
 from libra_predictor.observations import STREAM
@@ -142,6 +143,97 @@ def test_entries_that_were_trimmed_while_pending_have_no_fields(running: RedisSe
         await second.open()
         last = {b"v": b"1"}
         assert await second.read() == [Entry(ids[0], None), Entry(ids[1], None), Entry(ids[2], last)]
+
+    run(running, test)
+
+
+class Gauge:
+    """Keeps what a gauge was set to."""
+
+    def __init__(self) -> None:
+        self.values: list[float] = []
+
+    def set(self, value: float) -> None:
+        self.values.append(value)
+
+
+def test_what_was_trimmed_before_it_was_read_is_counted(running: RedisServer) -> None:
+    async def test(make: Make) -> None:
+        append(running, 2)
+        stream = make(1)
+        await stream.open()
+        await read(stream)
+        append(running, 3 * BATCH)
+        told = []
+        for trimmed_to in (2 * BATCH, BATCH - 10, None):
+            if trimmed_to is not None:
+                running.client.xtrim(STREAM, maxlen=trimmed_to, approximate=False)
+            entries = await stream.read()
+            assert entries is not None
+            told.append((len(entries), stream.lost, stream.waiting))
+        assert told == [(BATCH, BATCH, BATCH), (BATCH - 10, 10, 0), (0, 0, 0)]
+        append(running, 5)
+        assert len(await stream.read() or ()) == 5
+        assert (stream.lost, stream.waiting) == (0, 0)
+
+    run(running, test)
+
+
+def test_a_new_learner_counts_nothing_that_it_was_not_there_to_read(running: RedisServer) -> None:
+    async def test(make: Make) -> None:
+        append(running, 5)
+        running.client.xtrim(STREAM, maxlen=2, approximate=False)
+        stream = make(1)
+        await stream.open()
+        assert len(await stream.read() or ()) == 2
+        assert stream.lost == 0
+        await stream.open()
+        append(running, 5)
+        running.client.xtrim(STREAM, maxlen=2, approximate=False)
+        assert len(await stream.read() or ()) == 2, "what is pending"
+        assert len(await stream.read() or ()) == 2
+        assert stream.lost == 3, "while it was away"
+
+    run(running, test)
+
+
+def test_nothing_waits_once_all_is_read_whatever_was_trimmed(
+    running: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gauge = Gauge()
+    monkeypatch.setattr(stream_module, "_behind", gauge)
+
+    async def test(make: Make) -> None:
+        stream = make(1)
+        await stream.open()
+        running.client.xadd(STREAM, {"v": "1"}, id="1700000000000-1")
+        await read(stream)
+        for i in range(2, 12):
+            running.client.xadd(STREAM, {"v": "1"}, id=f"1700000000000-{i}")
+        running.client.xtrim(STREAM, maxlen=5, approximate=False)
+        await read(stream)
+        assert gauge.values == [0] * 4
+
+    run(running, test)
+
+
+def test_the_age_of_the_newest_read_is_told_while_others_wait(
+    running: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gauge = Gauge()
+    monkeypatch.setattr(stream_module, "_behind", gauge)
+
+    async def test(make: Make) -> None:
+        for i in range(BATCH + 1):
+            running.client.xadd(STREAM, {"v": "1"}, id=f"1700000000000-{i}")
+        stream = make(1)
+        await stream.open()
+        await stream.read()
+        assert gauge.values == [stream.seconds - 1_700_000_000]
+        stream.end()
+        assert gauge.values[1:] == [0]
+        await read(stream)
+        assert gauge.values[2:] == [0, 0]
 
     run(running, test)
 
