@@ -112,6 +112,38 @@ func TestRedisAuthRuns(t *testing.T) {
 	}
 }
 
+// The patch of docs/sizing.md finds maxmemory by its place, and leaves the container more.
+func TestMoreMemoryForRedis(t *testing.T) {
+	page, err := os.ReadFile("../docs/sizing.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var k struct {
+		Patches []struct{ Patch string }
+	}
+	if err := sigsyaml.Unmarshal(yamlOfDocs.FindSubmatch(page)[1], &k); err != nil {
+		t.Fatal(err)
+	}
+	operations, err := sigsyaml.YAMLToJSON([]byte(k.Patches[0].Patch))
+	if err != nil {
+		t.Fatal(err)
+	}
+	change, err := jsonpatch.DecodePatch(operations)
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects := rendered(t, "base")
+	i := slices.IndexFunc(objects, func(o object) bool { return o.Kind == "Deployment" && o.Metadata.Name == "redis" })
+	if objects[i].whole, err = change.Apply(objects[i].whole); err != nil {
+		t.Fatal(err)
+	}
+	redis := podNamed(t, objects, "redis")
+	most, limit := lastOf(t, redis, "--maxmemory"), redis.Spec.Containers[0].Resources.Limits.Memory()
+	if most != "448mb" || limit.Value() != 448<<20*3/2 {
+		t.Errorf("Redis has maxmemory %s and %v, want 448mb and half as much again", most, limit)
+	}
+}
+
 // patched returns the objects of base, the plain predictor and the scheduler, patched by the component.
 func patched(t *testing.T) []object {
 	t.Helper()

@@ -14,11 +14,11 @@ const (
 	InputSizeJSON   = "json"
 )
 
-// mostCPU is more CPU than any node has, in cores.
-const mostCPU = 1 << 20
+// MostCPU is more CPU than any node has, in cores.
+const MostCPU = 1 << 20
 
-// mostMemory is more memory than any node has, in bytes.
-const mostMemory = 1 << 50
+// MostMemory is more memory than any node has, in bytes.
+const MostMemory = 1 << 50
 
 // ParseIdle returns an error if s is not a valid IdleAnnotation.
 func ParseIdle(s string) error {
@@ -49,7 +49,7 @@ func ParseInputSize(s string) (field, name string, err error) {
 // ParseMaxCPU parses a MaxCPUAnnotation.
 func ParseMaxCPU(s string) (milli int64, err error) {
 	q, err := resource.ParseQuantity(s)
-	if err != nil || q.Sign() < 0 || q.CmpInt64(mostCPU) > 0 {
+	if err != nil || q.Sign() < 0 || q.CmpInt64(MostCPU) > 0 {
 		return 0, fmt.Errorf("annotation %s is %.64q, want an amount of CPU from 0, such as 500m or 2", MaxCPUAnnotation, s)
 	}
 	return q.MilliValue(), nil
@@ -68,7 +68,7 @@ func ParseMinCPU(s string) (resource.Quantity, error) {
 func ParseMinMemory(s string) (resource.Quantity, error) {
 	q, err := resource.ParseQuantity(s)
 	// "128m" is an eighth of a byte to Kubernetes, and nobody means that.
-	if err != nil || q.Sign() < 0 || q.CmpInt64(mostMemory) > 0 || q.Cmp(*resource.NewQuantity(q.Value(), q.Format)) != 0 {
+	if err != nil || q.Sign() < 0 || q.CmpInt64(MostMemory) > 0 || q.Cmp(*resource.NewQuantity(q.Value(), q.Format)) != 0 {
 		return resource.Quantity{}, fmt.Errorf("annotation %s is %.64q, want a whole number of bytes from 0 to 1Pi, such as 128Mi", MinMemoryAnnotation, s)
 	}
 	return q, nil

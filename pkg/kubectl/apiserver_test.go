@@ -24,6 +24,7 @@ import (
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/api/v1alpha1"
 	"libra.dev/libra/pkg/apiservertest"
+	"libra.dev/libra/pkg/kubectl/swap"
 	"libra.dev/libra/pkg/settings"
 )
 
@@ -48,12 +49,12 @@ func TestCommands(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := &plane{T: t, client: kube, kubeconfig: apiservertest.Kubeconfig(t, config)}
-	for _, namespace := range []string{settings.Namespace, settings.AgentNamespace, servingNamespace} {
+	for _, namespace := range []string{settings.Namespace, settings.AgentNamespace, swap.Namespace} {
 		p.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})
 	}
 	p.create(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: settings.Namespace, Name: settings.ConfigMap}})
 	p.deployment(settings.Namespace, "libra-resizer", "libra-resizer", 2, 2)
-	p.deployment(servingNamespace, activatorName, "registry.test/libra-activator@sha256:0", 2, 1)
+	p.deployment(swap.Namespace, swap.Name, "registry.test/libra-activator@sha256:0", 2, 1)
 	for _, test := range []struct {
 		name string
 		of   func(*plane)

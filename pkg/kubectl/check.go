@@ -47,18 +47,15 @@ func ExitCode(err error) int {
 // checkTimeout is how long each check may take, unless --timeout says otherwise.
 const checkTimeout = 15 * time.Second
 
-// checkFormats are the values that -o accepts.
-var checkFormats = []string{"table", "wide", "json", "yaml"}
-
 type checkFlags struct {
-	output        string
-	all           bool
+	output
+	scope
 	beforeInstall bool
 	timeout       time.Duration
 }
 
 func newCheck(o *options) *cobra.Command {
-	f := checkFlags{output: checkFormats[0], timeout: checkTimeout}
+	f := checkFlags{timeout: checkTimeout}
 	cmd := &cobra.Command{
 		Use:     "check",
 		GroupID: groupInstall,
@@ -74,8 +71,8 @@ if it could not check anything.`,
   kubectl libra check -n shop -o wide`,
 		Args: func(cmd *cobra.Command, args []string) error { return notChecked(cobra.NoArgs(cmd, args)) },
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if !slices.Contains(checkFormats, f.output) {
-				return notChecked(fmt.Errorf("-o is %q, want %s", f.output, strings.Join(checkFormats, ", ")))
+			if err := f.output.check(); err != nil {
+				return notChecked(err)
 			}
 			if err := hasTime(f.timeout, checkTimeout); err != nil {
 				return notChecked(err)
@@ -94,9 +91,9 @@ if it could not check anything.`,
 		},
 	}
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return notChecked(err) })
+	f.output.addFlag(cmd)
+	f.scope.addFlag(cmd)
 	flags := cmd.Flags()
-	flags.StringVarP(&f.output, "output", "o", f.output, "one of "+strings.Join(checkFormats, ", "))
-	flags.BoolVarP(&f.all, "all-namespaces", "A", false, "look at functions in all namespaces")
 	flags.BoolVar(&f.beforeInstall, "before-install", false, "do not look at Libra's own parts, even if Libra is installed")
 	flags.DurationVar(&f.timeout, "timeout", f.timeout, "how long each check may take")
 	return cmd
@@ -138,11 +135,9 @@ func (o *options) check(cmd *cobra.Command, f checkFlags) (checkReport, error) {
 	if err != nil {
 		return checkReport{}, fmt.Errorf("loading the client configuration: %w", err)
 	}
-	namespace := ""
-	if !f.all {
-		if namespace, err = o.namespace(); err != nil {
-			return checkReport{}, err
-		}
+	namespace, err := o.namespaceOf(f.scope)
+	if err != nil {
+		return checkReport{}, err
 	}
 	cluster, err := check.NewCluster(config, namespace)
 	if err != nil {
@@ -153,10 +148,10 @@ func (o *options) check(cmd *cobra.Command, f checkFlags) (checkReport, error) {
 	return checkReport{cluster.Installed, runner.Run(cmd.Context(), cluster, check.Registry())}, nil
 }
 
+// print does not make a document of it: there, the API's printers would escape remedies, which users type as they are.
 func (f checkFlags) print(to io.Writer, report checkReport) error {
-	switch f.output {
+	switch f.format {
 	case "json":
-		// Users type remedies as they are, so nothing is escaped.
 		encoder := json.NewEncoder(to)
 		encoder.SetEscapeHTML(false)
 		encoder.SetIndent("", "  ")
@@ -169,7 +164,7 @@ func (f checkFlags) print(to io.Writer, report checkReport) error {
 		_, err = to.Write(text)
 		return err
 	}
-	return report.table(to, f.output == "wide")
+	return report.table(to, f.format == outputWide)
 }
 
 // table writes a line for each finding, then the remedies. Findings that are

@@ -35,7 +35,7 @@ func TestCheckThatCannotLookExitsWithTwo(t *testing.T) {
 	}{
 		"an argument":           {[]string{"shop"}, "shop"},
 		"an unknown flag":       {[]string{"--fix"}, "--fix"},
-		"an unknown format":     {[]string{"-o", "xml"}, `-o is "xml", want table, wide, json, yaml`},
+		"an unknown format":     {[]string{"-o", "xml"}, `--output is "xml", want one of table, wide, json, yaml`},
 		"no time":               {[]string{"--timeout", "0s"}, "--timeout is 0s"},
 		"nobody there":          {[]string{"--server", "http://127.0.0.1:1"}, "http://127.0.0.1:1"},
 		"no such configuration": {[]string{kubeconfig}, "none"},
@@ -109,7 +109,7 @@ kubectl describe
 
 Libra is installed: 1 error, 2 warnings, 1 ok
 `
-	for output, want := range map[string]string{
+	for format, want := range map[string]string{
 		"table": `SEVERITY  CHECK     OBJECT                               FINDING
 error     settings  configmap libra-system/config-libra  refused: mode
 warning   agents    node a                               no ready agent
@@ -123,19 +123,19 @@ ok        kubernetes-version  cluster                              it is v1.35
 ` + below,
 	} {
 		var got bytes.Buffer
-		if err := (checkFlags{output: output}).print(&got, sample); err != nil {
+		if err := (checkFlags{output: output{format}}).print(&got, sample); err != nil {
 			t.Error(err)
 		}
 		if diff := cmp.Diff(want, got.String()); diff != "" {
-			t.Errorf("-o %s (-want, +got):\n%s", output, diff)
+			t.Errorf("-o %s (-want, +got):\n%s", format, diff)
 		}
 	}
-	for output, parse := range map[string]func([]byte, any) error{
+	for format, parse := range map[string]func([]byte, any) error{
 		"json": json.Unmarshal,
 		"yaml": func(text []byte, into any) error { return yaml.UnmarshalStrict(text, into) },
 	} {
 		var text bytes.Buffer
-		if err := (checkFlags{output: output}).print(&text, sample); err != nil {
+		if err := (checkFlags{output: output{format}}).print(&text, sample); err != nil {
 			t.Error(err)
 		}
 		var got checkReport
@@ -143,7 +143,7 @@ ok        kubernetes-version  cluster                              it is v1.35
 			t.Error(err)
 		}
 		if diff := cmp.Diff(sample, got); diff != "" || !strings.Contains(text.String(), "<x> && true") {
-			t.Errorf("-o %s (-want, +got):\n%s\n%s", output, diff, text.String())
+			t.Errorf("-o %s (-want, +got):\n%s\n%s", format, diff, text.String())
 		}
 	}
 }

@@ -68,9 +68,6 @@ func (o *options) names(ctx context.Context, list client.ObjectList, namespace s
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
 	}
-	if ctx == nil {
-		ctx = context.Background()
-	}
 	ctx, cancel := context.WithTimeout(ctx, completionTimeout)
 	defer cancel()
 	if err := kube.List(ctx, list, client.InNamespace(namespace)); err != nil {

@@ -1,17 +1,27 @@
 package kubectl
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/types"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 // fieldOwner is the field manager of the changes that this plugin makes. It does not begin with kubectl: Flux undoes what
 // such managers add to objects that it applies, so also a mode set in an emergency.
 const fieldOwner = "libra-kubectl"
+
+// mergePatch returns a merge patch of plain maps, which can always be written as JSON.
+func mergePatch(fields map[string]any) client.Patch {
+	data, err := json.Marshal(fields)
+	utilruntime.Must(err)
+	return client.RawPatch(types.MergePatchType, data)
+}
 
 // changeFlags are the flags of commands that change something and wait.
 type changeFlags struct {

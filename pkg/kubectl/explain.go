@@ -21,6 +21,7 @@ import (
 	"libra.dev/libra/activator-plugin/invocation"
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/api/v1alpha1"
+	"libra.dev/libra/pkg/kubectl/swap"
 	"libra.dev/libra/pkg/settings"
 	"libra.dev/libra/resizer/ceiling"
 )
@@ -78,7 +79,10 @@ knative-serving.`,
 				if err != nil {
 					return err
 				}
-				return out.print(o.Out, past.document(time.Now()))
+				if err := out.print(o.Out, past.document(time.Now())); err != nil {
+					return err
+				}
+				return past.unanswered
 			}
 			e, err := explain(ctx, kube, o.forward, service, bytes, time.Now())
 			if err != nil {
@@ -115,8 +119,8 @@ func explain(ctx context.Context, kube client.Client, to forward, service client
 		return nil, err
 	}
 	var autoscaler corev1.ConfigMap
-	if err := kube.Get(ctx, client.ObjectKey{Namespace: servingNamespace, Name: autoscalerconfig.ConfigName}, &autoscaler); client.IgnoreNotFound(err) != nil {
-		return nil, fmt.Errorf("reading ConfigMap %s/%s: %w", servingNamespace, autoscalerconfig.ConfigName, err)
+	if err := kube.Get(ctx, client.ObjectKey{Namespace: swap.Namespace, Name: autoscalerconfig.ConfigName}, &autoscaler); client.IgnoreNotFound(err) != nil {
+		return nil, fmt.Errorf("reading ConfigMap %s/%s: %w", swap.Namespace, autoscalerconfig.ConfigName, err)
 	}
 	e := &explanation{Namespace: service.Namespace, Service: service.Name, Revision: revision.Name, Mode: of.ModeOf(revision.Annotations)}
 	policy, err := readPolicy(ctx, kube, service.Namespace)
@@ -157,7 +161,7 @@ func explain(ctx context.Context, kube client.Client, to forward, service client
 		e.PredictorError = err.Error()
 	}
 	if e.Explanation, err = invocation.Explain(revision, of, e.Source, &autoscaler, p, now); err != nil {
-		return nil, fmt.Errorf("ConfigMap %s/%s: %w", servingNamespace, autoscalerconfig.ConfigName, err)
+		return nil, fmt.Errorf("ConfigMap %s/%s: %w", swap.Namespace, autoscalerconfig.ConfigName, err)
 	}
 	e.Prediction = p
 	return e, nil
@@ -192,11 +196,8 @@ func (e *explanation) place(ctx context.Context, kube client.Client, revision *s
 	if err := kube.Get(ctx, client.ObjectKey{Name: revision.Namespace}, &namespace); err != nil {
 		return fmt.Errorf("reading namespace %s: %w", revision.Namespace, err)
 	}
-	if policy.Source != "" { // takes precedence over the namespace's label
-		namespace.Labels = map[string]string{api.SourceLabel: string(policy.Source)}
-	}
 	var by string
-	e.Source, by = of.SourceOf(nil, namespace.Labels)
+	e.Source, by = of.SourceOf(nil, namespace.Labels, policy)
 	var pods corev1.PodList
 	if err := kube.List(ctx, &pods, client.InNamespace(revision.Namespace), client.MatchingLabels{serving.RevisionLabelKey: revision.Name}); err != nil {
 		return fmt.Errorf("reading pods of Revision %s/%s: %w", revision.Namespace, revision.Name, err)
@@ -213,7 +214,7 @@ func (e *explanation) place(ctx context.Context, kube client.Client, revision *s
 		} else if err != nil {
 			return fmt.Errorf("reading node %s: %w", pod.Spec.NodeName, err)
 		}
-		source, sourceBy := of.SourceOf(node.Labels, namespace.Labels)
+		source, sourceBy := of.SourceOf(node.Labels, namespace.Labels, policy)
 		if len(seen) == 0 {
 			e.Source, by = source, sourceBy
 		}
@@ -223,7 +224,7 @@ func (e *explanation) place(ctx context.Context, kube client.Client, revision *s
 		e.Nodes = append(e.Nodes, nodeCeiling{Node: node.Name, Source: source, CeilingMilliCores: milli})
 	}
 	switch e.SourceBy = "source in ConfigMap config-libra, or its default"; {
-	case by == "namespace" && policy.Source != "":
+	case by == "policy":
 		e.SourceBy = "the namespace's HarvestPolicy"
 	case by != "":
 		e.SourceBy = fmt.Sprintf("the label %s of the %s", api.SourceLabel, by)

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/httpstream"
@@ -89,4 +90,22 @@ func portOf(pod *corev1.Pod, name string) (int32, error) {
 		}
 	}
 	return 0, fmt.Errorf("pod %s/%s has no port named %s: its version may differ from this plugin's", pod.Namespace, pod.Name, name)
+}
+
+var scraper = &http.Client{Timeout: 5 * time.Second}
+
+func get(ctx context.Context, at *url.URL) (*http.Response, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+	response, err := scraper.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	if response.StatusCode != http.StatusOK {
+		response.Body.Close()
+		return nil, fmt.Errorf("%s answered %s, want 200", at.Path, response.Status)
+	}
+	return response, nil
 }

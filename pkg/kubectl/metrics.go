@@ -51,7 +51,7 @@ func scrape(ctx context.Context, base *url.URL) (families, error) {
 		return nil, fmt.Errorf("parsing the metrics: %w", err)
 	}
 	if _, ok := found["libra_agent_open"]; !ok {
-		return nil, fmt.Errorf("there is no libra_agent_open among %d metrics: the agent may have just started, or its version may differ from this plugin's", len(found))
+		return nil, fmt.Errorf("there is no libra_agent_open among %d metrics: its version may differ from this plugin's", len(found))
 	}
 	return found, nil
 }

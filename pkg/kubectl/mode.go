@@ -149,7 +149,7 @@ func (o *options) setServiceMode(ctx context.Context, kube client.Client, f mode
 	pending = pending && f.changes()
 	if pending && f.timeout > 0 {
 		fmt.Fprintf(o.ErrOut, "Waiting for the new revision, %v at most\n", f.timeout)
-		(&rollout{service: client.ObjectKeyFromObject(service), generation: service.Generation, change: c}).await(ctx, kube, f.timeout)
+		c.await(ctx, kube, service.Generation, f.timeout)
 	}
 	table := newTable("namespace", "service", "was", "mode", "in force", "+revision", "result")
 	addRow(table, c.Namespace, c.Service, c.Was, c.Mode, c.InForce, c.Revision, c.Result)

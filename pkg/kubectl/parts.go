@@ -14,12 +14,7 @@ import (
 	"libra.dev/libra/pkg/settings"
 )
 
-const (
-	servingNamespace = swap.Namespace
-	activatorName    = swap.Name
-
-	missing = "it is not installed: `kubectl libra check` says what to do"
-)
+const missing = "it is not installed: `kubectl libra check` says what to do"
 
 // partReadiness says how many pods of the parts in a namespace are ready.
 type partReadiness struct {
@@ -55,11 +50,11 @@ func readParts(ctx context.Context, kube client.Client) []partReadiness {
 	}
 
 	var activator appsv1.Deployment
-	serving := partReadiness{Namespace: servingNamespace}
-	if err := kube.Get(ctx, client.ObjectKey{Namespace: servingNamespace, Name: activatorName}, &activator); err != nil {
+	serving := partReadiness{Namespace: swap.Namespace}
+	if err := kube.Get(ctx, client.ObjectKey{Namespace: swap.Namespace, Name: swap.Name}, &activator); err != nil {
 		serving.Problem = unreadable(err)
 	} else {
-		serving.add(activatorName, activator.Status.ReadyReplicas, ptr.Deref(activator.Spec.Replicas, 1))
+		serving.add(swap.Name, activator.Status.ReadyReplicas, ptr.Deref(activator.Spec.Replicas, 1))
 		if image, err := swap.ImageOf(&activator); err != nil || !swap.IsLibras(&activator, image) {
 			serving.Problem = "the activator is not Libra's, so Libra sees no requests: `kubectl libra check` says how to install Libra's"
 		}

@@ -3,8 +3,6 @@ package kubectl
 import (
 	"context"
 	"fmt"
-	"net/http"
-	"net/url"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -151,22 +149,4 @@ func (d *poolDocument) document(now time.Time) document {
 		out.notes = append(out.notes, fmt.Sprintf("An invariant did not hold %.0f times: see docs/alerts.md", d.Violations))
 	}
 	return out
-}
-
-var scraper = &http.Client{Timeout: 5 * time.Second}
-
-func get(ctx context.Context, at *url.URL) (*http.Response, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), nil)
-	if err != nil {
-		return nil, err
-	}
-	response, err := scraper.Do(request)
-	if err != nil {
-		return nil, err
-	}
-	if response.StatusCode != http.StatusOK {
-		response.Body.Close()
-		return nil, fmt.Errorf("%s answered %s, want 200", at.Path, response.Status)
-	}
-	return response, nil
 }

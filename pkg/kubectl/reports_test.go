@@ -2,6 +2,7 @@ package kubectl
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/api/v1alpha1"
 )
 
@@ -43,5 +45,28 @@ func TestReportsWithoutTheRightToListRevisions(t *testing.T) {
 	}
 	if found, err := read(report); err != nil || len(found) != 1 || found[0].Problem != "" {
 		t.Errorf("with a report it finds %v (%v), want the report", found, err)
+	}
+}
+
+// Under the source node no CPU is lent, and the mode lend gives a function nothing.
+func TestWhatThereIsToGain(t *testing.T) {
+	of := func(mode api.Mode, source api.Source, unused, wanted int64) saving {
+		return saving{Mode: string(mode), Source: string(source), UnusedMilliCores: unused, WantedMilliCores: wanted}
+	}
+	const owners, node = "owners, 0.50 cores that functions do not use could be lent, and 0.10 cores more could be used", "node, functions could use 0.20 cores beyond theirs"
+	for name, tc := range map[string]struct {
+		functions []saving
+		want      []string
+	}{
+		"owners":       {[]saving{of(api.ModeObserve, api.SourceOwners, 500, 100)}, []string{owners}},
+		"node":         {[]saving{of(api.ModeObserve, api.SourceNode, 500, 200)}, []string{node}},
+		"both":         {[]saving{of(api.ModeObserve, api.SourceNode, 500, 200), of(api.ModeObserve, api.SourceOwners, 500, 100)}, []string{owners, node}},
+		"only unused":  {[]saving{of(api.ModeObserve, api.SourceNode, 500, 0)}, nil},
+		"not observed": {[]saving{of(api.ModeFull, api.SourceNode, 500, 200), of(api.ModeLend, api.SourceOwners, 500, 100)}, nil},
+	} {
+		notes := (&savingsDocument{Functions: tc.functions}).pitch()
+		if !slices.EqualFunc(notes, tc.want, strings.Contains) {
+			t.Errorf("%s: it says %q, want %q", name, notes, tc.want)
+		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
@@ -23,10 +24,15 @@ import (
 
 	"libra.dev/libra/activator-plugin/invocation"
 	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/kubectl/swap"
 )
 
 const (
 	latestRequest = "latest"
+	// activatorTimeout is how long each activator has to answer.
+	activatorTimeout = 5 * time.Second
+	// mostAsked is how many activators are asked at a time.
+	mostAsked = 32
 	// mostRequests is more than the size of an activator's answer, in bytes.
 	mostRequests = 1 << 20
 )
@@ -37,6 +43,8 @@ type pastRequest struct {
 	activator string
 	// others is how many more requests of the Service were found.
 	others int
+	// unanswered names the activators that did not answer; nil if all did.
+	unanswered error
 }
 
 // pastDocument is what `explain --request` prints as JSON and YAML.
@@ -103,25 +111,31 @@ func findRequest(ctx context.Context, kube client.Client, to forward, service cl
 		return nil, fmt.Errorf("reading Service %s: %w", service, err)
 	}
 	var pods corev1.PodList
-	if err := kube.List(ctx, &pods, client.InNamespace(servingNamespace), client.MatchingLabels{"app": activatorName}); err != nil {
-		return nil, fmt.Errorf("reading pods of namespace %s: %w", servingNamespace, err)
+	if err := kube.List(ctx, &pods, client.InNamespace(swap.Namespace), client.MatchingLabels{"app": swap.Name}); err != nil {
+		return nil, fmt.Errorf("reading pods of namespace %s: %w", swap.Namespace, err)
 	}
+	running := slices.DeleteFunc(pods.Items, func(pod corev1.Pod) bool { return pod.Status.Phase != corev1.PodRunning })
+	answers, errs := make([]*invocation.Requests, len(running)), make([]error, len(running))
+	var asking errgroup.Group
+	asking.SetLimit(mostAsked)
+	for i := range running {
+		asking.Go(func() error {
+			answers[i], errs[i] = askActivator(ctx, to, &running[i], asked)
+			return nil
+		})
+	}
+	asking.Wait() //nolint:errcheck // each error is in errs
 	var in searched
 	var found, others []*pastRequest
-	for i := range pods.Items {
-		pod := &pods.Items[i]
-		if pod.Status.Phase != corev1.PodRunning {
-			continue
-		}
-		answer, err := askActivator(ctx, to, pod, asked)
-		if err != nil {
-			in.failed = append(in.failed, err)
+	for i, answer := range answers {
+		if errs[i] != nil {
+			in.failed = append(in.failed, fmt.Errorf("activator %s: %w", running[i].Name, errs[i]))
 			continue
 		}
 		in.take(answer)
 		for _, d := range answer.Found {
 			if d.Namespace == service.Namespace && d.Service == service.Name {
-				found = append(found, &pastRequest{Decision: d, activator: pod.Name})
+				found = append(found, &pastRequest{Decision: d, activator: running[i].Name})
 			} else {
 				others = append(others, &pastRequest{Decision: d})
 			}
@@ -134,10 +148,15 @@ func findRequest(ctx context.Context, kube client.Client, to forward, service cl
 	if request != latestRequest {
 		newest.others = len(found) - 1
 	}
+	if len(in.failed) > 0 {
+		newest.unanswered = fmt.Errorf("%d of %d activators did not answer, so there may be another: %w", len(in.failed), len(running), errors.Join(in.failed...))
+	}
 	return newest, nil
 }
 
 func askActivator(ctx context.Context, to forward, pod *corev1.Pod, asked url.Values) (*invocation.Requests, error) {
+	ctx, cancel := context.WithTimeout(ctx, activatorTimeout)
+	defer cancel()
 	base, stop, err := to(ctx, pod, api.ActivatorMetricsPort)
 	if err != nil {
 		return nil, err
@@ -147,12 +166,12 @@ func askActivator(ctx context.Context, to forward, pod *corev1.Pod, asked url.Va
 	at.RawQuery = asked.Encode()
 	response, err := get(ctx, at)
 	if err != nil {
-		return nil, fmt.Errorf("activator %s does not list its requests; `kubectl libra check` says whether it is Libra's, and its version may differ from this plugin's: %w", pod.Name, err)
+		return nil, fmt.Errorf("it does not list its requests; `kubectl libra check` says whether it is Libra's, and its version may differ from this plugin's: %w", err)
 	}
 	defer response.Body.Close()
 	var answer invocation.Requests
 	if err := json.NewDecoder(io.LimitReader(response.Body, mostRequests)).Decode(&answer); err != nil {
-		return nil, fmt.Errorf("reading the answer of activator %s: %w", pod.Name, err)
+		return nil, fmt.Errorf("reading its answer: %w", err)
 	}
 	return &answer, nil
 }
@@ -171,7 +190,7 @@ func (in *searched) notFound(service *servingv1.Service, request string, others 
 	name := service.Namespace + "/" + service.Name
 	switch {
 	case in.activators == 0 && len(in.failed) == 0:
-		return fmt.Errorf("no activator runs: look at `kubectl -n %s get pods -l app=%s`", servingNamespace, activatorName)
+		return fmt.Errorf("no activator runs: look at `kubectl -n %s get pods -l app=%s`", swap.Namespace, swap.Name)
 	case in.activators == 0:
 		return errors.Join(in.failed...)
 	case len(others) > 0:

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -20,6 +21,7 @@ import (
 	"libra.dev/libra/activator-plugin/invocation"
 	"libra.dev/libra/activator-plugin/predict"
 	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/kubectl/swap"
 )
 
 const traceOfTests = "0af7651916cd43dd8448eb211c80319c"
@@ -31,7 +33,7 @@ var (
 
 func activatorPod(name string) *corev1.Pod {
 	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: servingNamespace, Name: name, Labels: map[string]string{"app": activatorName}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: swap.Namespace, Name: name, Labels: map[string]string{"app": swap.Name}},
 		Status:     corev1.PodStatus{Phase: corev1.PodRunning},
 	}
 }
@@ -133,6 +135,41 @@ func TestTheLatestRequestOfAllActivators(t *testing.T) {
 	}
 }
 
+// One that hangs keeps no other from being asked, and what the others have is no complete answer.
+func TestActivatorsThatDoNotAnswer(t *testing.T) {
+	answering := forwardedByPod(t, func(string) invocation.Requests {
+		return invocation.Requests{Kept: 1, Found: []invocation.Decision{borrowed()}}
+	})
+	var asked sync.WaitGroup
+	asked.Add(3)
+	to := func(ctx context.Context, pod *corev1.Pod, port int32) (*url.URL, func(), error) {
+		if until, ok := ctx.Deadline(); !ok || time.Until(until) > activatorTimeout {
+			t.Errorf("%s has until %v to answer (%v)", pod.Name, until, ok)
+		}
+		asked.Done()
+		all := make(chan struct{})
+		go func() { asked.Wait(); close(all) }()
+		select {
+		case <-all:
+		case <-ctx.Done():
+			t.Errorf("%s: not all are asked before one has answered", pod.Name)
+		}
+		if pod.Name != "activator-2" {
+			return nil, nil, context.DeadlineExceeded
+		}
+		return answering(ctx, pod, port)
+	}
+	past, err := findRequest(t.Context(), cluster(pastService(), activatorPod("activator-1"), activatorPod("activator-2"), activatorPod("activator-3")), to, thumb, latestRequest, endOfOld)
+	if err != nil || past.activator != "activator-2" {
+		t.Fatalf("It is %+v (%v), want that of activator-2", past, err)
+	}
+	for _, want := range []string{"2 of 3 activators did not answer", "activator activator-1: ", "activator activator-3: "} {
+		if past.unanswered == nil || !strings.Contains(past.unanswered.Error(), want) {
+			t.Errorf("The error is %v, want %q in it", past.unanswered, want)
+		}
+	}
+}
+
 func TestARequestThatIsNotFound(t *testing.T) {
 	both := []client.Object{pastService(), activatorPod("activator-1"), activatorPod("activator-2")}
 	nothing := forwardedByPod(t, func(string) invocation.Requests {
@@ -156,7 +193,7 @@ func TestARequestThatIsNotFound(t *testing.T) {
 		}},
 		"no latest":      {both, nothing, latestRequest, []string{"no request of Service shop/thumb is among"}},
 		"of another":     {both, another, traceOfTests, []string{"`kubectl libra explain cart -n shop --request " + traceOfTests}},
-		"stock":          {both, old, traceOfTests, []string{"activator activator-1 does not list its requests"}},
+		"stock":          {both, old, traceOfTests, []string{"activator activator-1: it does not list its requests"}},
 		"no activators":  {both[:1], nothing, traceOfTests, []string{"no activator runs"}},
 		"no Service":     {nil, nothing, traceOfTests, []string{"reading Service shop/thumb"}},
 		"not a request":  {both, nothing, "a b", []string{`--request is "a b", want latest`}},

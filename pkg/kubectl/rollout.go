@@ -2,12 +2,9 @@ package kubectl
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"time"
 
-	"k8s.io/apimachinery/pkg/types"
-	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
 	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -15,51 +12,37 @@ import (
 
 const rolloutPoll = time.Second
 
-// mergePatch returns a merge patch of plain maps, which can always be written as JSON.
-func mergePatch(fields map[string]any) client.Patch {
-	data, err := json.Marshal(fields)
-	utilruntime.Must(err)
-	return client.RawPatch(types.MergePatchType, data)
-}
-
-// rollout is a new revision that is to come.
-type rollout struct {
-	service    types.NamespacedName
-	generation int64
-	change     *modeChange
-}
-
-// await waits until the revision is ready, fails or times out, and notes the result.
-func (r *rollout) await(ctx context.Context, kube client.Client, timeout time.Duration) {
-	err := wait.PollUntilContextTimeout(ctx, rolloutPoll, timeout, true, func(ctx context.Context) (bool, error) { return r.look(ctx, kube), nil })
+// await waits until the Service's new revision, of its template's generation, is ready, fails or times out, and notes the result.
+func (c *modeChange) await(ctx context.Context, kube client.Client, generation int64, timeout time.Duration) {
+	err := wait.PollUntilContextTimeout(ctx, rolloutPoll, timeout, true, func(ctx context.Context) (bool, error) { return c.look(ctx, kube, generation), nil })
 	if err != nil {
-		r.change.failed = true
-		r.change.Result = fmt.Sprintf("its new revision is not ready after %v, and the last one keeps serving: look at `kubectl -n %s get revisions`", timeout, r.service.Namespace)
+		c.failed = true
+		c.Result = fmt.Sprintf("its new revision is not ready after %v, and the last one keeps serving: look at `kubectl -n %s get revisions`", timeout, c.Namespace)
 	}
 }
 
 // look returns true when there is nothing more to come.
-func (r *rollout) look(ctx context.Context, kube client.Client) bool {
+func (c *modeChange) look(ctx context.Context, kube client.Client, generation int64) bool {
 	var service servingv1.Service
-	if err := kube.Get(ctx, r.service, &service); err != nil {
+	if err := kube.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: c.Service}, &service); err != nil {
 		return false // the API server may answer the next look
 	}
 	status := &service.Status
-	if status.ObservedGeneration < r.generation || status.LatestCreatedRevisionName == "" {
+	if status.ObservedGeneration < generation || status.LatestCreatedRevisionName == "" {
 		return false
 	}
 	if status.LatestReadyRevisionName == status.LatestCreatedRevisionName {
-		r.change.Revision = status.LatestReadyRevisionName
-		r.change.Result = fmt.Sprintf("revision %s is ready, and its requests have the mode", r.change.Revision)
+		c.Revision = status.LatestReadyRevisionName
+		c.Result = fmt.Sprintf("revision %s is ready, and its requests have the mode", c.Revision)
 		if !toLatest(&service) {
-			r.change.failed = true
-			r.change.Result = fmt.Sprintf("revision %s is ready, but the Service's spec.traffic sends it no requests", r.change.Revision)
+			c.failed = true
+			c.Result = fmt.Sprintf("revision %s is ready, but the Service's spec.traffic sends it no requests", c.Revision)
 		}
 		return true
 	}
-	if c := status.GetCondition(servingv1.ServiceConditionConfigurationsReady); c.IsFalse() {
-		r.change.failed = true
-		r.change.Result = fmt.Sprintf("its new revision failed, and the last one keeps serving: %s", c.GetMessage())
+	if condition := status.GetCondition(servingv1.ServiceConditionConfigurationsReady); condition.IsFalse() {
+		c.failed = true
+		c.Result = fmt.Sprintf("its new revision failed, and the last one keeps serving: %s", condition.GetMessage())
 		return true
 	}
 	return false

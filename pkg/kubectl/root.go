@@ -32,18 +32,30 @@ type options struct {
 	flags *genericclioptions.ConfigFlags
 }
 
-// NewRoot returns the command `kubectl libra`.
-func NewRoot(streams genericiooptions.IOStreams) *cobra.Command {
-	log.SetLogger(logr.Discard()) // commands say what the user needs to know
+func newOptions(streams genericiooptions.IOStreams) *options {
 	o := &options{IOStreams: streams, flags: genericclioptions.NewConfigFlags(true)}
-	// If this were the flag's default, client-go would take it for a configuration, and not
-	// use the pod's service account.
+	warnings := rest.NewWarningWriter(streams.ErrOut, rest.WarningWriterOptions{Deduplicate: true})
 	o.flags.WithWrapConfigFn(func(c *rest.Config) *rest.Config {
+		// If this were the flag's default, client-go would take it for a configuration, and not
+		// use the pod's service account.
 		if c.Timeout == 0 {
 			c.Timeout = requestTimeout
 		}
+		// A limiter of the client's would fail requests of its own accord when a command is short of time. Few requests run
+		// at a time, and the API server has its own priority and fairness.
+		if c.QPS == 0 {
+			c.QPS = -1
+		}
+		c.WarningHandler = warnings
 		return c
 	})
+	return o
+}
+
+// NewRoot returns the command `kubectl libra`.
+func NewRoot(streams genericiooptions.IOStreams) *cobra.Command {
+	log.SetLogger(logr.Discard()) // commands say what the user needs to know
+	o := newOptions(streams)
 	root := &cobra.Command{
 		Use:          "kubectl-libra",
 		Annotations:  map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl libra"},

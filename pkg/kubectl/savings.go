@@ -20,6 +20,7 @@ type saving struct {
 	Namespace string `json:"namespace,omitempty"`
 	Function  string `json:"function,omitempty"`
 	Mode      string `json:"mode,omitempty"`
+	Source    string `json:"source,omitempty"`
 	Requests  int64  `json:"requests"`
 
 	UnusedMilliCores int64 `json:"unusedMilliCores"`
@@ -74,7 +75,7 @@ func savings(ctx context.Context, kube client.Client, namespace string, now time
 	found := &savingsDocument{Functions: []saving{}}
 	for _, f := range functionsOf(reports, "") {
 		s := savingOf(f.FunctionFigures)
-		s.Namespace, s.Function, s.Mode = f.Namespace, f.name(), f.Mode
+		s.Namespace, s.Function, s.Mode, s.Source = f.Namespace, f.name(), f.Mode, f.Source
 		found.Functions = append(found.Functions, s)
 	}
 	slices.SortStableFunc(found.Functions, func(a, b saving) int {
@@ -120,18 +121,26 @@ func (s saving) addTo(table *metav1.Table) {
 }
 
 // pitch says what there is to gain from the functions that are only observed.
-func (d *savingsDocument) pitch() []string {
-	var observed saving
+func (d *savingsDocument) pitch() (notes []string) {
+	var owners, node saving
 	for _, s := range d.Functions {
-		if s.Mode == string(api.ModeObserve) {
-			observed.add(s)
+		switch {
+		case s.Mode != string(api.ModeObserve):
+		case s.Source == string(api.SourceOwners):
+			owners.add(s)
+		default:
+			node.add(s)
 		}
 	}
-	if observed.UnusedMilliCores == 0 && observed.WantedMilliCores == 0 {
-		return nil
+	if owners.UnusedMilliCores > 0 || owners.WantedMilliCores > 0 {
+		notes = append(notes, fmt.Sprintf("In the mode observe nothing is lent: under the source owners, %s cores that functions do not use could be lent, and %s cores more could be used. To start, run `kubectl libra mode SERVICE lend`, and later `full`",
+			cores(owners.UnusedMilliCores), cores(owners.WantedMilliCores)))
 	}
-	return []string{fmt.Sprintf("In the mode observe none of it is lent: %s cores that functions do not use could be lent, and %s cores more could be used. To start, run `kubectl libra mode SERVICE lend`, and later `full`",
-		cores(observed.UnusedMilliCores), cores(observed.WantedMilliCores))}
+	if node.WantedMilliCores > 0 {
+		notes = append(notes, fmt.Sprintf("In the mode observe no function goes beyond its limit: under the source node, functions could use %s cores beyond theirs, of what their nodes have idle. To let one, run `kubectl libra mode SERVICE full`",
+			cores(node.WantedMilliCores)))
+	}
+	return notes
 }
 
 func cores(milli int64) string { return fmt.Sprintf("%.2f", float64(milli)/1000) }

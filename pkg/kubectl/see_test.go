@@ -23,7 +23,7 @@ func (p *plane) reports() {
 	}
 	cart := function("cart", "observe", 120)
 	cart.Learning, cart.Reason = v1alpha1.LearningUnderWay, "no_prediction"
-	cart.CouldLend = list("350m", "120Mi")
+	cart.CouldLend, cart.WouldBorrow = list("350m", "120Mi"), list("250m", "0")
 	thumb := function("thumb", "full", 40)
 	thumb.CouldLend, thumb.WouldBorrow, thumb.Borrowed, thumb.Lent = list("100m", "300Mi"), list("900m", "0"), list("700m", "64Mi"), list("50m", "0")
 	thumb.Safeguards, thumb.SlowdownPercent = 2, ptr.To[int32](71)
@@ -55,7 +55,7 @@ func (p *plane) reports() {
 		Total            saving
 	}
 	p.do(json.Unmarshal([]byte(out), &found))
-	if found.Kind != "Savings" || found.APIVersion != documentVersion || len(found.Functions) != 3 || found.Total.UnusedMilliCores != 450 || found.Total.WantedMilliCores != 900 {
+	if found.Kind != "Savings" || found.APIVersion != documentVersion || len(found.Functions) != 3 || found.Total.UnusedMilliCores != 450 || found.Total.WantedMilliCores != 1150 {
 		p.Errorf("as JSON it is %+v", found)
 	}
 	out, err = p.run("status", "-n", "shop", "-o", "yaml")

@@ -19,34 +19,26 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/once"
 )
 
 // Live has the settings as they are now. Until all have been read, they change nothing. A key of the ConfigMap that
 // cannot be read leaves its setting as it was, which is the default at the start; all other keys hold. A label that
 // cannot be read counts as none, so that it does not matter which parts of Libra saw an earlier one.
 type Live struct {
-	informers []cache.SharedIndexInformer
-	followed  []followed
-	synced    atomic.Bool
-	refused   func(error)
+	watches []watch
+	synced  atomic.Bool
+	refused func(error)
 
 	settings atomic.Pointer[Settings] // of the ConfigMap
 	partly   atomic.Bool              // something in the ConfigMap is not accepted
 	// Only namespaces and nodes with a source of their own have an entry.
-	namespaces, nodes sources
+	namespaces, nodes sync.Map
 	policies          policies
 	written           cache.Store // the HarvestPolicies themselves
 
 	mu        sync.Mutex
 	listeners []func()
-}
-
-type sources struct{ byName sync.Map }
-
-// followed is a kind of object that settings are in. read says whether its first objects have been handled.
-type followed struct {
-	what string
-	read cache.InformerSynced
 }
 
 // watch is how one kind of object that settings are in is watched.
@@ -56,12 +48,19 @@ type watch struct {
 	set      func(obj any)
 	remove   func(obj any)
 	absent   *atomic.Bool // set if the cluster has no such kind; nil if it must have it
+	// read says whether its first objects have been handled.
+	read cache.InformerSynced
 }
 
-// NewLive returns settings that follow the cluster's once they are run. refused is called with what is wrong with a
-// setting, each time that it is seen. Without objects there are no HarvestPolicies.
+// NewLive returns settings that follow the cluster's once they are run. refused is called once with each thing that is
+// wrong with a setting: a watch that fails is tried again and again. Without objects there are no HarvestPolicies.
 func NewLive(client kubernetes.Interface, objects dynamic.Interface, refused func(error)) (*Live, error) {
-	l := &Live{refused: refused}
+	var said once.Set[string]
+	l := &Live{refused: func(err error) {
+		if said.First(err.Error()) {
+			refused(err)
+		}
+	}}
 	l.settings.Store(&Absent)
 
 	configMap := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace(Namespace),
@@ -72,18 +71,19 @@ func NewLive(client kubernetes.Interface, objects dynamic.Interface, refused fun
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.LabelSelector = api.SourceLabel }),
 		informers.WithTransform(trim))
 
-	watches := []watch{
-		{"ConfigMap " + Namespace + "/" + ConfigMap, configMap, l.setSettings, l.removeSettings, nil},
-		{"namespaces", labelled.Core().V1().Namespaces().Informer(), l.setSource(&l.namespaces, "namespace"), l.removeSource(&l.namespaces), nil},
-		{"nodes", labelled.Core().V1().Nodes().Informer(), l.setSource(&l.nodes, "node"), l.removeSource(&l.nodes), nil},
+	l.watches = []watch{
+		{what: "ConfigMap " + Namespace + "/" + ConfigMap, informer: configMap, set: l.setSettings, remove: l.removeSettings},
+		{what: "namespaces", informer: labelled.Core().V1().Namespaces().Informer(), set: l.setSource(&l.namespaces, "namespace"), remove: l.removeSource(&l.namespaces)},
+		{what: "nodes", informer: labelled.Core().V1().Nodes().Informer(), set: l.setSource(&l.nodes, "node"), remove: l.removeSource(&l.nodes)},
 	}
 	if objects != nil {
 		of := dynamicinformer.NewDynamicSharedInformerFactory(objects, 0)
 		informer := of.ForResource(harvestPolicies).Informer()
 		l.written = informer.GetStore()
-		watches = append(watches, watch{"HarvestPolicies", informer, l.setPolicy, l.removePolicy, &l.policies.absent})
+		l.watches = append(l.watches, watch{what: "HarvestPolicies", informer: informer, set: l.setPolicy, remove: l.removePolicy, absent: &l.policies.absent})
 	}
-	for _, watched := range watches {
+	for i := range l.watches {
+		watched := &l.watches[i]
 		handler, err := watched.informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 			AddFunc:    watched.set,
 			UpdateFunc: func(_, obj any) { watched.set(obj) },
@@ -102,14 +102,13 @@ func NewLive(client kubernetes.Interface, objects dynamic.Interface, refused fun
 				watched.absent.Store(true)
 				return
 			}
-			refused(fmt.Errorf("cannot watch %s, so the settings stay as they are; this needs the verbs get, list and watch: %w", watched.what, err))
+			l.refused(fmt.Errorf("cannot watch %s, so the settings stay as they are; this needs the verbs get, list and watch: %w", watched.what, err))
 		}); err != nil {
 			return nil, fmt.Errorf("following %s: %w", watched.what, err)
 		}
-		l.informers = append(l.informers, watched.informer)
-		l.followed = append(l.followed, followed{watched.what, func() bool {
+		watched.read = func() bool {
 			return handler.HasSynced() || watched.absent != nil && watched.absent.Load()
-		}})
+		}
 	}
 	return l, nil
 }
@@ -117,8 +116,8 @@ func NewLive(client kubernetes.Interface, objects dynamic.Interface, refused fun
 // Run follows the cluster until ctx is done.
 func (l *Live) Run(ctx context.Context) {
 	var running sync.WaitGroup
-	for _, informer := range l.informers {
-		running.Go(func() { informer.RunWithContext(ctx) })
+	for _, watched := range l.watches {
+		running.Go(func() { watched.informer.RunWithContext(ctx) })
 	}
 	// Settings that have been read until now have changed nothing yet.
 	if cache.WaitForCacheSync(ctx.Done(), l.Synced) {
@@ -141,9 +140,9 @@ func (l *Live) Synced() bool {
 }
 
 func (l *Live) unread() (unread []string) {
-	for _, f := range l.followed {
-		if !f.read() {
-			unread = append(unread, f.what)
+	for _, watched := range l.watches {
+		if !watched.read() {
+			unread = append(unread, watched.what)
 		}
 	}
 	return unread
@@ -188,13 +187,18 @@ func (l *Live) Placement() api.Placement { return l.Settings().Placement }
 
 // Source returns the source of what the pods of a namespace on a node lend and borrow.
 func (l *Live) Source(namespace, node string) api.Source {
-	if source, ok := l.nodes.byName.Load(node); ok {
+	if source, ok := l.nodes.Load(node); ok {
 		return source.(api.Source)
 	}
+	return l.NamespaceSource(namespace)
+}
+
+// NamespaceSource returns the source of a namespace's pods on all nodes that do not name another.
+func (l *Live) NamespaceSource(namespace string) api.Source {
 	if policy := l.policies.of(namespace); policy != nil && policy.source != "" {
 		return policy.source
 	}
-	if source, ok := l.namespaces.byName.Load(namespace); ok {
+	if source, ok := l.namespaces.Load(namespace); ok {
 		return source.(api.Source)
 	}
 	return l.Settings().Source
@@ -227,7 +231,7 @@ func (l *Live) store(s Settings) {
 	l.changed()
 }
 
-func (l *Live) setSource(of *sources, kind string) func(any) {
+func (l *Live) setSource(of *sync.Map, kind string) func(any) {
 	return func(obj any) {
 		object, ok := obj.(metav1.Object)
 		if !ok {
@@ -236,18 +240,18 @@ func (l *Live) setSource(of *sources, kind string) func(any) {
 		source, err := api.ParseSource(object.GetLabels()[api.SourceLabel])
 		if err != nil {
 			l.refused(fmt.Errorf("ignoring label %s of %s %s: %w", api.SourceLabel, kind, object.GetName(), err))
-			of.byName.Delete(object.GetName())
+			of.Delete(object.GetName())
 		} else {
-			of.byName.Store(object.GetName(), source)
+			of.Store(object.GetName(), source)
 		}
 		l.changed()
 	}
 }
 
-func (l *Live) removeSource(of *sources) func(any) {
+func (l *Live) removeSource(of *sync.Map) func(any) {
 	return func(obj any) {
 		if object, ok := obj.(metav1.Object); ok {
-			of.byName.Delete(object.GetName())
+			of.Delete(object.GetName())
 			l.changed()
 		}
 	}

@@ -176,9 +176,9 @@ func read(spec v1alpha1.HarvestPolicySpec) (p policy, err error) {
 		{"minMemory", spec.MinMemory, &p.minMemory, false},
 		{"cpuReserve", spec.CPUReserve, &p.cpuReserve, true},
 	} {
-		most := int64(mostCPU)
+		most := int64(api.MostCPU)
 		if !amount.milli {
-			most = mostMemory
+			most = api.MostMemory
 		}
 		switch q := amount.value; {
 		case q == nil:
@@ -199,9 +199,6 @@ func read(spec v1alpha1.HarvestPolicySpec) (p policy, err error) {
 // Below leastSafeguard, the safeguard takes back what most donors do not need. Above mostSafeguard, there is hardly time
 // between it and want.
 const leastSafeguard, mostSafeguard = 50, 95
-
-// mostMemory is more than any node has, in bytes.
-const mostMemory = 1 << 50
 
 // written returns a HarvestPolicy and what it sets.
 func written(object *unstructured.Unstructured) (typed v1alpha1.HarvestPolicy, p policy, err error) {

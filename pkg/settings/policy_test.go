@@ -2,6 +2,7 @@ package settings
 
 import (
 	stdcmp "cmp"
+	"fmt"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -264,8 +265,9 @@ func TestTheClustersDefaultThatCannotBeRead(t *testing.T) {
 		if got := c.live.For("shop").ModeOf(nil); got != api.ModeFull {
 			t.Errorf("maxMode is corrected, and another field is not: the mode is %s, want full, as it was read last", got)
 		}
-		for _, most := range []api.Mode{api.ModeObserve, api.ModeLend} {
-			c.update(Namespace, map[string]any{"mode": "full", "maxMode": string(most), "minLoan": "2h"})
+		for i, most := range []api.Mode{api.ModeObserve, api.ModeLend} {
+			// The same mistake is said once.
+			c.update(Namespace, map[string]any{"mode": "full", "maxMode": string(most), "minLoan": fmt.Sprint(2+i, "h")})
 			c.expectRefused("the last version that could be read holds, with this maxMode, until it is corrected: spec.minLoan")
 			if got := c.live.For("shop").ModeOf(map[string]string{api.ModeAnnotation: "full"}); got != most {
 				t.Errorf("maxMode is %s beside a mistyped field: the mode is %s", most, got)

@@ -159,9 +159,6 @@ func edit[T any](to *T, was T, shown, value string, parse func(string) (T, error
 	return nil
 }
 
-// mostCPU is more than any node has, in cores.
-const mostCPU = 1 << 20
-
 // mostMinLoan is longer than Knative lets a request take by default, so with it nothing is lent.
 const mostMinLoan = time.Hour
 

@@ -50,7 +50,7 @@ type FunctionReportStatus struct {
 	// total is the sum over all functions of the namespace, including those that are not listed.
 	Total FunctionTotal `json:"total"`
 
-	// functions are the functions that had requests in the window, at most 500: those with the most requests.
+	// functions are the functions that were counted in the window, at most 500: those with the most requests.
 	//
 	// +optional
 	// +listType=map
@@ -61,7 +61,7 @@ type FunctionReportStatus struct {
 
 // FunctionTotal is the sum over a namespace's functions.
 type FunctionTotal struct {
-	// functions is how many functions had a request in the window.
+	// functions is how many functions were counted in the window.
 	Functions int32 `json:"functions"`
 	// learned is how many of these functions have a prediction.
 	Learned int32 `json:"learned"`

@@ -14,7 +14,7 @@ const DefaultName = "default"
 // +kubebuilder:resource:categories=libra,shortName=plp
 // +kubebuilder:printcolumn:name="Accepted",type=string,JSONPath=`.status.conditions[?(@.type=="Accepted")].status`
 // +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Accepted")].reason`
-// +kubebuilder:printcolumn:name="Unmatched",type=string,JSONPath=`.status.unmatchedBlocks`,description="The blocks that no node matches, the first is 0"
+// +kubebuilder:printcolumn:name="Unmatched",type=string,JSONPath=`.status.unmatchedBlocks`,description="Blocks, counted from 0, that match no node"
 // +kubebuilder:printcolumn:name="Followup",type=string,JSONPath=`.spec.followup`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63",message="metadata.name must have at most 63 characters: the label libra.dev/placement names it"
@@ -44,7 +44,7 @@ type PlacementPolicyList struct {
 // +kubebuilder:resource:scope=Cluster,categories=libra,shortName=cplp
 // +kubebuilder:printcolumn:name="Accepted",type=string,JSONPath=`.status.conditions[?(@.type=="Accepted")].status`
 // +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Accepted")].reason`
-// +kubebuilder:printcolumn:name="Unmatched",type=string,JSONPath=`.status.unmatchedBlocks`,description="The blocks that no node matches, the first is 0"
+// +kubebuilder:printcolumn:name="Unmatched",type=string,JSONPath=`.status.unmatchedBlocks`,description="Blocks, counted from 0, that match no node"
 // +kubebuilder:printcolumn:name="Followup",type=string,JSONPath=`.spec.followup`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63",message="metadata.name must have at most 63 characters: the label libra.dev/placement names it"

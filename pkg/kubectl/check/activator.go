@@ -15,8 +15,6 @@ import (
 )
 
 const (
-	activatorName = swap.Name
-
 	stockRepository = "gcr.io/knative-releases/knative.dev/serving/cmd/activator"
 	ourImage        = "<repository>/libra-activator@sha256:<digest>"
 
@@ -25,7 +23,7 @@ const (
 	restoreStock = `kubectl -n knative-serving set image deployment/activator activator="$(kubectl -n knative-serving get deployment activator -o jsonpath='{.metadata.annotations.libra\.dev/stock-image}')"`
 )
 
-var activatorObject = Object{"deployment", servingNamespace, activatorName}
+var activatorObject = Object{"deployment", swap.Namespace, swap.Name}
 
 var activatorChecks = []Check{
 	{
@@ -52,7 +50,7 @@ var activatorChecks = []Check{
 func imageOf(d *appsv1.Deployment) (image string, libras, stock bool) {
 	image, _ = swap.ImageOf(d)
 	libras = swap.IsLibras(d, image)
-	return image, libras, !libras && strings.Contains(path.Base(swap.Repository(image)), activatorName)
+	return image, libras, !libras && strings.Contains(path.Base(swap.Repository(image)), swap.Name)
 }
 
 func activatorOwner(ctx context.Context, c *Cluster) ([]Finding, error) {
@@ -72,7 +70,7 @@ func activatorOwner(ctx context.Context, c *Cluster) ([]Finding, error) {
 		return []Finding{warning(activatorObject, keeper.Remedy(d, ourImage), "%s manages it, and has to set Libra's image", keeper.Name)}, nil
 	case d.Annotations[swap.StockImageAnnotation] != "":
 		// The annotation is from a swap, which changes nothing where there is a keeper.
-		remedy := fmt.Sprintf("%s# Then the annotation with the stock image is no longer needed:\nkubectl -n %s annotate deployment activator %s-", keeper.Remedy(d, image), servingNamespace, swap.StockImageAnnotation)
+		remedy := fmt.Sprintf("%s# Then the annotation with the stock image is no longer needed:\nkubectl -n %s annotate deployment activator %s-", keeper.Remedy(d, image), swap.Namespace, swap.StockImageAnnotation)
 		return []Finding{failure(activatorObject, remedy, "%s manages it, but did not set Libra's image, and will put the stock image back", keeper.Name)}, nil
 	}
 	return []Finding{fine(activatorObject, "%s sets Libra's image", keeper.Name)}, nil
@@ -89,12 +87,12 @@ func activatorImage(ctx context.Context, c *Cluster) ([]Finding, error) {
 	case libras && !written && swap.KeeperOf(d) != nil:
 		return []Finding{fine(activatorObject, "it has Libra's image")}, nil
 	case libras && !written:
-		remedy := fmt.Sprintf("kubectl -n %s annotate deployment activator %s=%s:v%s.0", servingNamespace, swap.StockImageAnnotation, stockRepository, swap.Supported)
+		remedy := fmt.Sprintf("kubectl -n %s annotate deployment activator %s=%s:v%s.0", swap.Namespace, swap.StockImageAnnotation, stockRepository, swap.Supported)
 		return []Finding{failure(activatorObject, remedy, "it has Libra's image, but no annotation %s, without which the stock image cannot be restored", swap.StockImageAnnotation)}, nil
 	case libras:
 		return []Finding{fine(activatorObject, "it has Libra's image, and its annotation records %s", was)}, nil
 	case !stock:
-		remedy := fmt.Sprintf("kubectl -n %s set image deployment/activator activator=%s:v%s.0  # if this is not intended", servingNamespace, stockRepository, swap.Supported)
+		remedy := fmt.Sprintf("kubectl -n %s set image deployment/activator activator=%s:v%s.0  # if this is not intended", swap.Namespace, stockRepository, swap.Supported)
 		return []Finding{warning(activatorObject, remedy, "its image %s is neither Knative's nor Libra's: Libra's image lacks whatever this one adds", image)}, nil
 	case written:
 		return []Finding{failure(activatorObject, swapIn, "its image is stock, but was Libra's: Knative's own manifests were applied over it, so Libra sees no requests")}, nil

@@ -74,7 +74,7 @@ func startPlane(t *testing.T) *plane {
 		t.Fatal(err)
 	}
 	p := &plane{t, config, c}
-	for _, name := range []string{servingNamespace, kserveNamespace, istioNamespace, "libra-system", "libra-node", "shop"} {
+	for _, name := range []string{swap.Namespace, kserveNamespace, istioNamespace, "libra-system", "libra-node", "shop"} {
 		p.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
 	}
 	for _, folder := range []string{"base/settings", "base/settings/policy", "base/resizer", "base/resizer/policy", "base/redis", "base/agent", "activator/rights", "check"} {
@@ -159,21 +159,21 @@ func (p *plane) whole(namespace, name string) {
 
 func (p *plane) knative() {
 	for _, name := range servingDeployments {
-		d := deployment(servingNamespace, name, name, "example.com/"+name+":1")
-		d.Labels[versionLabel] = "1.23.1"
-		if name == activatorName {
+		d := deployment(swap.Namespace, name, name, "example.com/"+name+":1")
+		d.Labels[swap.LabelOfVersion] = "1.23.1"
+		if name == swap.Name {
 			d.Spec.Template.Spec.Containers[0].Image = "example.com/libra-activator:1"
 			d.Annotations[swap.StockImageAnnotation] = stockRepository + ":v1.23.1"
 		}
 		p.create(d)
-		p.whole(servingNamespace, name)
+		p.whole(swap.Namespace, name)
 	}
 	d := deployment(kserveNamespace, kserveController, "manager", "kserve/kserve-controller:v0.20.0")
 	p.create(d)
 	for name, data := range map[string]map[string]string{
 		"config-network": {}, "config-deployment": {}, "config-features": {}, "config-autoscaler": {},
 	} {
-		p.create(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: servingNamespace, Name: name}, Data: data})
+		p.create(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: swap.Namespace, Name: name}, Data: data})
 	}
 }
 
@@ -208,7 +208,7 @@ func (p *plane) monitored() {
 		u.SetName(name)
 		p.create(u)
 	}
-	make(kindPodMonitor, servingNamespace, swap.LibraName)
+	make(kindPodMonitor, swap.Namespace, swap.LibraName)
 	make(kindPodMonitor, "libra-node", settings.Agent)
 	make(kindPodMonitor, "libra-system", predictorName)
 	make(kindPodMonitor, "libra-system", settings.Resizer)

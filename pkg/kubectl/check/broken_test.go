@@ -57,7 +57,7 @@ func edit[T client.Object](object T, change func(T)) (client.Object, func()) {
 }
 
 func configured(name, key, value string) (client.Object, func()) {
-	return edit(&corev1.ConfigMap{ObjectMeta: at(servingNamespace, name)}, func(cm *corev1.ConfigMap) {
+	return edit(&corev1.ConfigMap{ObjectMeta: at(swap.Namespace, name)}, func(cm *corev1.ConfigMap) {
 		if cm.Data == nil {
 			cm.Data = map[string]string{}
 		}
@@ -66,7 +66,7 @@ func configured(name, key, value string) (client.Object, func()) {
 }
 
 func ofActivator(change func(*appsv1.Deployment)) (client.Object, func()) {
-	return edit(&appsv1.Deployment{ObjectMeta: at(servingNamespace, activatorName)}, change)
+	return edit(&appsv1.Deployment{ObjectMeta: at(swap.Namespace, swap.Name)}, change)
 }
 
 func ofRevision(change func(*servingv1.Revision)) (client.Object, func()) {
@@ -90,11 +90,11 @@ func broken() []brokenBy {
 		},
 		of("another Knative", ofKnativeAt("1.22.4"), "knative-v1.23.0/serving-core.yaml", "error knative-version deployment knative-serving/activator"),
 		of("a Knative two minor versions behind", ofKnativeAt("1.21.4"), "# Upgrade Knative to 1.23, one minor version at a time: https://knative.dev/docs/install/upgrade/", "error knative-version deployment knative-serving/activator"),
-		of("another Knative, which the operator keeps", pair(edit(&appsv1.Deployment{ObjectMeta: at(servingNamespace, "controller")}, func(d *appsv1.Deployment) {
-			d.Labels[versionLabel], d.OwnerReferences = "1.22.4", ofOperator
+		of("another Knative, which the operator keeps", pair(edit(&appsv1.Deployment{ObjectMeta: at(swap.Namespace, "controller")}, func(d *appsv1.Deployment) {
+			d.Labels[swap.LabelOfVersion], d.OwnerReferences = "1.22.4", ofOperator
 		})), "# Have the Knative operator upgrade Knative to 1.23, one minor version at a time: https://knative.dev/docs/install/upgrade/", "error knative-version deployment knative-serving/controller"),
 		{
-			name: "a part of Knative is gone", object: &appsv1.Deployment{ObjectMeta: at(servingNamespace, "webhook")}, remove: true,
+			name: "a part of Knative is gone", object: &appsv1.Deployment{ObjectMeta: at(swap.Namespace, "webhook")}, remove: true,
 			want: []string{"error knative-version deployment knative-serving/webhook"}, remedy: applyKnative,
 		},
 		of("a Knative that Libra does not know yet", ofKnativeAt("1.24.0"), "set image deployment/activator", "error knative-version deployment knative-serving/activator"),
@@ -133,9 +133,9 @@ func broken() []brokenBy {
 		of("a mesh by setting", pair(configured("config-network", "mesh-compatibility-mode", "enabled")),
 			`'{"data":{"mesh-compatibility-mode":"auto"}}'`, "error mesh-addressability configmap knative-serving/config-network"),
 
-		of("net-istio's way to single pods without net-istio", pair(edit(&corev1.ConfigMap{ObjectMeta: at(servingNamespace, "config-network")}, func(cm *corev1.ConfigMap) {
+		of("net-istio's way to single pods without net-istio", pair(edit(&corev1.ConfigMap{ObjectMeta: at(swap.Namespace, "config-network")}, func(cm *corev1.ConfigMap) {
 			cm.Data = map[string]string{"ingress-class": gatewayAPI, "enable-mesh-pod-addressability": "true"}
-		})), `'{"data":{"enable-mesh-pod-addressability":null}}'`, "error mesh-addressability configmap knative-serving/config-network").with(inMesh(servingNamespace, "istio-injection", "enabled")),
+		})), `'{"data":{"enable-mesh-pod-addressability":null}}'`, "error mesh-addressability configmap knative-serving/config-network").with(inMesh(swap.Namespace, "istio-injection", "enabled")),
 		of("the mesh takes mTLS alone, with net-istio", inMesh("shop", "istio-injection", "enabled").changed(),
 			`"enable-mesh-pod-addressability":"true"`, "error mesh-addressability namespace shop").with(brokenBy{object: mutual(istioNamespace, "")}),
 		of("a namespace takes mTLS alone, without net-istio", inMesh("shop", "istio.io/rev", "stable").changed(),
@@ -178,9 +178,9 @@ func broken() []brokenBy {
 			want: []string{"error redis-ready deployment libra-system/redis"}, remedy: applyLibra,
 		},
 		of("Redis evicts", pair(ofRedis(func(c *corev1.Container) { c.Args = replaced(c.Args, "noeviction", "allkeys-lru") })), applyLibra, "error redis-memory deployment libra-system/redis"),
-		of("Redis may use more than its container", pair(ofRedis(func(c *corev1.Container) { c.Resources.Limits = quantities("1", "200Mi") })), "set resources deployment redis --limits=memory=320Mi", "error redis-memory deployment libra-system/redis"),
+		of("Redis may use more than its container", pair(ofRedis(func(c *corev1.Container) { c.Resources.Limits = quantities("1", "200Mi") })), "# Raise limits.memory to 320Mi: docs/sizing.md#more-memory-for-redis", "error redis-memory deployment libra-system/redis"),
 		{
-			name: "Redis is nearly full", object: redisUsing("200Mi"), want: []string{"warning redis-memory deployment libra-system/redis"}, remedy: "raise --maxmemory",
+			name: "Redis is nearly full", object: redisUsing("200Mi"), want: []string{"warning redis-memory deployment libra-system/redis"}, remedy: "# Raise --maxmemory, and limits.memory to 1.5 times as much: docs/sizing.md#more-memory-for-redis",
 		},
 
 		{
@@ -238,7 +238,7 @@ func broken() []brokenBy {
 			want:   []string{"error limit-range limitrange shop/shop"},
 		},
 		{
-			name: "a LimitRange refuses ceilings", remedy: `{"op":"remove","path":"/spec/limits/0/max"}`,
+			name: "a LimitRange refuses ceilings", remedy: `'[{"op":"remove","path":"/spec/limits/0/max/cpu"}]'`,
 			object: &corev1.LimitRange{ObjectMeta: at("shop", "shop"), Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{{Type: corev1.LimitTypePod, Max: quantities("1", "1Gi")}}}},
 			want:   []string{"warning limit-range limitrange shop/shop"},
 		},
@@ -309,7 +309,7 @@ func ambientPolicy() client.Object {
 var ofOperator = []metav1.OwnerReference{{APIVersion: "operator.knative.dev/v1beta1", Kind: "KnativeServing", Name: "knative-serving", UID: "1"}}
 
 func ofKnativeAt(v string) changed {
-	return pair(ofActivator(func(d *appsv1.Deployment) { d.Labels[versionLabel] = v }))
+	return pair(ofActivator(func(d *appsv1.Deployment) { d.Labels[swap.LabelOfVersion] = v }))
 }
 
 func ofRedis(change func(*corev1.Container)) (client.Object, func()) {

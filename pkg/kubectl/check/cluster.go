@@ -27,8 +27,6 @@ import (
 	"libra.dev/libra/pkg/settings"
 )
 
-const servingNamespace = swap.Namespace
-
 // These kinds are read only where the cluster has them.
 var (
 	kindRevision         = servingv1.SchemeGroupVersion.WithKind("Revision")
@@ -63,10 +61,6 @@ type Cluster struct {
 // NewCluster connects to the cluster of a config. Checks look at the functions of a namespace, or of all namespaces if
 // it is empty. It returns an error if the API server does not answer.
 func NewCluster(config *rest.Config, namespace string) (*Cluster, error) {
-	config = rest.CopyConfig(config)
-	// A limiter of the client's would fail requests of its own accord when a check is short of time. Few requests run
-	// at a time, and the API server has its own priority and fairness.
-	config.QPS = -1
 	kube, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, err
@@ -181,7 +175,7 @@ func (c *Cluster) functionPods(ctx context.Context) ([]corev1.Pod, error) {
 func (c *Cluster) theActivator(ctx context.Context) (*appsv1.Deployment, error) {
 	return c.activator.get(func() (*appsv1.Deployment, error) {
 		d := &appsv1.Deployment{}
-		found, err := c.get(ctx, servingNamespace, activatorName, d)
+		found, err := c.get(ctx, swap.Namespace, swap.Name, d)
 		if !found {
 			return nil, err
 		}
@@ -234,17 +228,16 @@ func (c *Cluster) lendsOfOwners(ctx context.Context, namespace string) (where st
 			return "label " + api.SourceLabel + " of node " + n.Name, nil
 		}
 	}
-	source, err := api.ParseSource(namespaces[namespace].Labels[api.SourceLabel])
-	switch of := policies[namespace].Spec.Source; {
-	case api.Source(of) == api.SourceOwners:
+	source, by := s.SourceOf(nil, namespaces[namespace].Labels, policies[namespace].Spec)
+	switch {
+	case source != api.SourceOwners:
+		return "", nil
+	case by == "policy":
 		return "source in HarvestPolicy " + namespace + "/" + v1alpha1.HarvestPolicyName, nil
-	case of != "": // takes precedence over the label
-	case err == nil && source == api.SourceOwners:
+	case by == "namespace":
 		return "label " + api.SourceLabel + " of namespace " + namespace, nil
-	case err != nil && policies[settings.Namespace].Spec.Source != "" && s.Source == api.SourceOwners:
+	case policies[settings.Namespace].Spec.Source != "":
 		return "source in HarvestPolicy " + settings.Namespace + "/" + v1alpha1.HarvestPolicyName, nil
-	case err != nil && s.Source == api.SourceOwners:
-		return "source in ConfigMap " + settings.Namespace + "/" + settings.ConfigMap, nil
 	}
-	return "", nil
+	return "source in ConfigMap " + settings.Namespace + "/" + settings.ConfigMap, nil
 }

@@ -16,6 +16,7 @@ import (
 
 	"libra.dev/libra/activator-plugin/invocation"
 	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/kubectl/swap"
 	"libra.dev/libra/resizer/eligible"
 )
 
@@ -203,7 +204,7 @@ func functionInPath(ctx context.Context, c *Cluster) ([]Finding, error) {
 	if err != nil || len(functions) == 0 {
 		return nil, err
 	}
-	cm, err := c.configMap(ctx, servingNamespace, autoscalerconfig.ConfigName)
+	cm, err := c.configMap(ctx, swap.Namespace, autoscalerconfig.ConfigName)
 	if err != nil {
 		return nil, err
 	}
@@ -211,7 +212,7 @@ func functionInPath(ctx context.Context, c *Cluster) ([]Finding, error) {
 	for _, f := range functions {
 		why, err := invocation.Bypass(f.rev, cm)
 		if err != nil {
-			return nil, fmt.Errorf("reading ConfigMap %s/%s: %w", servingNamespace, autoscalerconfig.ConfigName, err)
+			return nil, fmt.Errorf("reading ConfigMap %s/%s: %w", swap.Namespace, autoscalerconfig.ConfigName, err)
 		}
 		if why != nil {
 			found = append(found, warning(f.object(), f.annotate(why.Annotation, why.Value), "%v: requests can go past the activator, so the function lends nothing and is not learned from", why))

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/kubectl/swap"
 	"libra.dev/libra/pkg/settings"
 )
 
@@ -74,13 +75,13 @@ func meshOf(l map[string]string) mesh {
 
 func meshAddressability(ctx context.Context, c *Cluster) ([]Finding, error) {
 	const name = "config-network"
-	about := Object{"configmap", servingNamespace, name}
-	cm, err := c.configMap(ctx, servingNamespace, name)
+	about := Object{"configmap", swap.Namespace, name}
+	cm, err := c.configMap(ctx, swap.Namespace, name)
 	if err != nil {
 		return nil, err
 	}
 	set := func(data string) string {
-		return fmt.Sprintf("kubectl -n %s patch configmap %s --type merge -p '{\"data\":{%s}}' && kubectl -n %[1]s rollout restart deployment activator", servingNamespace, name, data)
+		return fmt.Sprintf("kubectl -n %s patch configmap %s --type merge -p '{\"data\":{%s}}' && kubectl -n %[1]s rollout restart deployment activator", swap.Namespace, name, data)
 	}
 	const address = `"enable-mesh-pod-addressability":"true","mesh-compatibility-mode":"disabled"`
 	addressable := strings.EqualFold(cm.Data[networkcfg.EnableMeshPodAddressabilityKey], "true")
@@ -90,7 +91,7 @@ func meshAddressability(ctx context.Context, c *Cluster) ([]Finding, error) {
 	if err != nil {
 		return nil, err
 	}
-	activators := meshOf(namespaces[servingNamespace].Labels)
+	activators := meshOf(namespaces[swap.Namespace].Labels)
 	if addressable && !routed && activators == sidecar {
 		return []Finding{failure(about, set(`"enable-mesh-pod-addressability":null`),
 			"%s is true, but only net-istio makes the routes for that, and the ingress class is %s: a request may reach another pod than the one that Libra counts it in", networkcfg.EnableMeshPodAddressabilityKey, class)}, nil
@@ -198,7 +199,7 @@ func meshParts(ctx context.Context, c *Cluster) ([]Finding, error) {
 		return found, err
 	}
 	if effective(policies, settings.Namespace, labels.Set{"app": redisApp}, redisPort) == strict {
-		clients := map[string]string{servingNamespace: "activators", settings.AgentNamespace: "agents"}
+		clients := map[string]string{swap.Namespace: "activators", settings.AgentNamespace: "agents"}
 		for _, ns := range slices.Sorted(maps.Keys(clients)) {
 			if meshOf(namespaces[ns].Labels) == outside {
 				found = append(found, failure(Object{Kind: "namespace", Name: ns}, fmt.Sprintf("kubectl label namespace %s %s", ns, joins[own]),

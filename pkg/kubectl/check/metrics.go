@@ -28,7 +28,7 @@ func monitors(ctx context.Context, c *Cluster) ([]Finding, error) {
 	const remedy = "kubectl apply -k dashboards/operator"
 	var found []Finding
 	for _, of := range []struct{ namespace, name string }{
-		{servingNamespace, swap.LibraName}, {settings.AgentNamespace, settings.Agent}, {settings.Namespace, predictorName}, {settings.Namespace, settings.Resizer},
+		{swap.Namespace, swap.LibraName}, {settings.AgentNamespace, settings.Agent}, {settings.Namespace, predictorName}, {settings.Namespace, settings.Resizer},
 	} {
 		monitor := &unstructured.Unstructured{}
 		monitor.SetGroupVersionKind(kindPodMonitor)

@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/kubectl/swap"
 )
 
 const (
@@ -42,29 +43,29 @@ var namespaceChecks = []Check{
 }
 
 func queueProxyLimits(ctx context.Context, c *Cluster) ([]Finding, error) {
-	deployment, err := c.configMap(ctx, servingNamespace, configDeployment)
+	deployment, err := c.configMap(ctx, swap.Namespace, configDeployment)
 	if err != nil {
 		return nil, err
 	}
-	features, err := c.configMap(ctx, servingNamespace, configFeatures)
+	features, err := c.configMap(ctx, swap.Namespace, configFeatures)
 	if err != nil {
 		return nil, err
 	}
 	var found []Finding
 	for _, key := range []string{"queue-sidecar-cpu-limit", "queue-sidecar-memory-limit"} {
 		if value := deployment.Data[key]; value != "" {
-			found = append(found, failure(Object{"configmap", servingNamespace, configDeployment}, unset(configDeployment, key), "%s is %s, a limit for every queue-proxy: functions are only observed", key, value))
+			found = append(found, failure(Object{"configmap", swap.Namespace, configDeployment}, unset(configDeployment, key), "%s is %s, a limit for every queue-proxy: functions are only observed", key, value))
 		}
 	}
 	const defaults = "queueproxy.resource-defaults"
 	if features.Data[defaults] == "enabled" {
-		found = append(found, failure(Object{"configmap", servingNamespace, configFeatures}, unset(configFeatures, defaults), "%s is enabled, which gives every queue-proxy limits: functions are only observed", defaults))
+		found = append(found, failure(Object{"configmap", swap.Namespace, configFeatures}, unset(configFeatures, defaults), "%s is enabled, which gives every queue-proxy limits: functions are only observed", defaults))
 	}
 	return found, nil
 }
 
 func unset(configMap, key string) string {
-	return fmt.Sprintf(`kubectl -n %s patch configmap %s --type merge -p '{"data":{%q:null}}'`, servingNamespace, configMap, key)
+	return fmt.Sprintf(`kubectl -n %s patch configmap %s --type merge -p '{"data":{%q:null}}'`, swap.Namespace, configMap, key)
 }
 
 // functionNamespaces are those that have a function, sorted.
@@ -114,9 +115,9 @@ func limitRange(about Object, index int, item corev1.LimitRangeItem) []Finding {
 		}
 		return []Finding{failure(about, patch(operations), "it gives every container without a limit one of %s, including queue-proxy: functions are only observed", api.FromList(item.Default))}
 	case maxCPU:
-		return []Finding{warning(about, patch(remove("max")), "it allows a %s no more than %s of CPU: higher ceilings are set only in the cgroup", item.Type, item.Max.Cpu())}
+		return []Finding{warning(about, patch(remove("max/cpu")), "it allows a %s no more than %s of CPU: higher ceilings are set only in the cgroup", item.Type, item.Max.Cpu())}
 	case !item.MaxLimitRequestRatio.Cpu().IsZero():
-		return []Finding{warning(about, patch(remove("maxLimitRequestRatio")), "it allows a limit of no more than %s times the request: higher ceilings are set only in the cgroup", item.MaxLimitRequestRatio.Cpu())}
+		return []Finding{warning(about, patch(remove("maxLimitRequestRatio/cpu")), "it allows a limit of no more than %s times the request: higher ceilings are set only in the cgroup", item.MaxLimitRequestRatio.Cpu())}
 	}
 	return nil
 }

@@ -8,6 +8,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/version"
+
+	"libra.dev/libra/pkg/kubectl/swap"
 )
 
 var nodeChecks = []Check{
@@ -37,7 +39,7 @@ var nodeChecks = []Check{
 const (
 	addNodes = "# Add nodes that run Linux on amd64 or arm64."
 	// towardsAgents needs a feature of Knative's that is off by default.
-	towardsAgents = `kubectl -n ` + servingNamespace + ` patch configmap ` + configFeatures + ` --type merge -p '{"data":{"kubernetes.podspec-affinity":"enabled"}}'
+	towardsAgents = `kubectl -n ` + swap.Namespace + ` patch configmap ` + configFeatures + ` --type merge -p '{"data":{"kubernetes.podspec-affinity":"enabled"}}'
 # Then add this to the template of functions that are to take part:
 spec:
   affinity:

@@ -1,22 +1,16 @@
 package check
 
 import (
-	"context"
-	"io"
-	"net/http"
-	"net/http/httptest"
 	"testing"
-	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/rest"
 
 	"libra.dev/libra/pkg/kubectl/swap"
 )
 
 func activatorOf(image string, change func(*appsv1.Deployment)) *appsv1.Deployment {
-	d := deployment(servingNamespace, activatorName, activatorName, image)
+	d := deployment(swap.Namespace, swap.Name, swap.Name, image)
 	change(d)
 	return d
 }
@@ -44,7 +38,7 @@ func TestWhoseImageItIs(t *testing.T) {
 
 func TestVersionOf(t *testing.T) {
 	labelled := func(v string) func(*appsv1.Deployment) {
-		return func(d *appsv1.Deployment) { d.Labels[versionLabel] = v }
+		return func(d *appsv1.Deployment) { d.Labels[swap.LabelOfVersion] = v }
 	}
 	for name, tc := range map[string]struct {
 		of   *appsv1.Deployment
@@ -123,36 +117,5 @@ func TestAKubeletThatDoesNotSayItsCgroupVersion(t *testing.T) {
 	}
 	if _, err := cgroupVersion([]byte("<html>")); err == nil {
 		t.Error("what are no metrics is no error")
-	}
-}
-
-// A client that limits its own requests refuses those that would have to wait too long, although the API server answers.
-func TestOnlyTheAPIServerLimitsRequests(t *testing.T) {
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		switch r.URL.Path {
-		case "/version":
-			io.WriteString(w, `{"gitVersion":"v1.35.0"}`)
-		case "/api":
-			io.WriteString(w, `{"kind":"APIVersions","versions":[]}`)
-		case "/apis":
-			io.WriteString(w, `{"kind":"APIGroupList","apiVersion":"v1","groups":[]}`)
-		case "/api/v1/nodes/a/proxy/metrics":
-		default:
-			http.NotFound(w, r)
-		}
-	}))
-	defer server.Close()
-	c, err := NewCluster(&rest.Config{Host: server.URL}, "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	// The client's own limits would be well below this.
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
-	for i := range 1000 {
-		if _, err := c.kubelet(ctx, "a", "metrics"); err != nil {
-			t.Fatalf("Request %d: %v", i, err)
-		}
 	}
 }

@@ -21,6 +21,9 @@ const (
 	redisAddrFlag  = "--redis-addr="
 	fullOfRedis    = 0.85
 	redisContainer = "redis"
+
+	// moreMemory says how in a kustomization: a change in place would make the next upgrade end with a conflict.
+	moreMemory = "docs/sizing.md#more-memory-for-redis"
 )
 
 var redisObject = Object{"deployment", settings.Namespace, redisName}
@@ -101,20 +104,20 @@ func redisMemory(ctx context.Context, c *Cluster) ([]Finding, error) {
 	}
 	limit := container.Resources.Limits.Memory().Value()
 	if limit > 0 && limit <= most {
-		found = append(found, failure(redisObject, fmt.Sprintf("kubectl -n %s set resources deployment %s --limits=memory=%dMi", settings.Namespace, redisName, most*10/7>>20),
-			"its container may use %s, want more than maxmemory, which is %s: the kernel kills Redis before it is full", container.Resources.Limits.Memory(), mebibytes(most)))
+		found = append(found, failure(redisObject, fmt.Sprintf("# Raise limits.memory to %dMi: %s", most*10/7>>20, moreMemory),
+			"its container may use %s, want more than maxmemory, which is %dMi: the kernel kills Redis before it is full", container.Resources.Limits.Memory(), most>>20))
 	}
 	uses, known, err := c.redisUses(ctx)
 	switch {
 	case err != nil:
 		return found, err
 	case !known:
-		return append(found, fine(redisObject, "maxmemory is %s; the cluster does not measure how much of it is used", mebibytes(most))), nil
+		return append(found, fine(redisObject, "maxmemory is %dMi; the cluster does not measure how much of it is used", most>>20)), nil
 	case float64(uses) > fullOfRedis*float64(most):
-		return append(found, warning(redisObject, "kubectl -n libra-system edit deployment redis  # raise --maxmemory, and limits.memory to 1.5 times as much: docs/sizing.md",
-			"it uses %s, and maxmemory is %s: when it is full it refuses writes, and nothing is lent", mebibytes(uses), mebibytes(most))), nil
+		return append(found, warning(redisObject, "# Raise --maxmemory, and limits.memory to 1.5 times as much: "+moreMemory,
+			"it uses %dMi, and maxmemory is %dMi: when it is full it refuses writes, and nothing is lent", uses>>20, most>>20)), nil
 	}
-	return append(found, fine(redisObject, "it uses %s, and maxmemory is %s", mebibytes(uses), mebibytes(most))), nil
+	return append(found, fine(redisObject, "it uses %dMi, and maxmemory is %dMi", uses>>20, most>>20)), nil
 }
 
 // redisUses returns how much memory the containers of Redis use.
@@ -163,5 +166,3 @@ func redisBytes(text string) (int64, error) {
 	}
 	return 0, fmt.Errorf("maxmemory is %q, want a size such as 224mb", text)
 }
-
-func mebibytes(bytes int64) string { return strconv.FormatInt(bytes>>20, 10) + "Mi" }

@@ -19,7 +19,6 @@ var (
 )
 
 const (
-	versionLabel = "app.kubernetes.io/version"
 	// moduleAhead is how far the minor version of Knative's Go module is ahead: it is 0.50 for Knative 1.23.
 	moduleAhead = 27
 
@@ -28,7 +27,7 @@ const (
 )
 
 // servingDeployments are the Deployments of Knative Serving.
-var servingDeployments = []string{activatorName, "autoscaler", "controller", "webhook"}
+var servingDeployments = []string{swap.Name, "autoscaler", "controller", "webhook"}
 
 var versionChecks = []Check{
 	{
@@ -77,7 +76,7 @@ func short(v *version.Version) string { return fmt.Sprintf("%d.%d", v.Major(), v
 
 func knativeVersion(ctx context.Context, c *Cluster) ([]Finding, error) {
 	var list appsv1.DeploymentList
-	if err := c.client.List(ctx, &list, client.InNamespace(servingNamespace)); err != nil {
+	if err := c.client.List(ctx, &list, client.InNamespace(swap.Namespace)); err != nil {
 		return nil, err
 	}
 	deployments := map[string]*appsv1.Deployment{}
@@ -86,7 +85,7 @@ func knativeVersion(ctx context.Context, c *Cluster) ([]Finding, error) {
 	}
 	var found []Finding
 	for _, name := range servingDeployments {
-		about := Object{"deployment", servingNamespace, name}
+		about := Object{"deployment", swap.Namespace, name}
 		d := deployments[name]
 		if d == nil {
 			found = append(found, failure(about, applyKnative, "it is not there: Libra needs all of Knative Serving"))
@@ -94,8 +93,8 @@ func knativeVersion(ctx context.Context, c *Cluster) ([]Finding, error) {
 		}
 		v, is := versionOf(d)
 		if v == nil {
-			found = append(found, warning(about, fmt.Sprintf("kubectl -n %s get deployment %s --show-labels", servingNamespace, name),
-				"not known: its version is %q, want a label %s such as %s.0", is, versionLabel, swap.Supported))
+			found = append(found, warning(about, fmt.Sprintf("kubectl -n %s get deployment %s --show-labels", swap.Namespace, name),
+				"not known: its version is %q, want a label %s such as %s.0", is, swap.LabelOfVersion, swap.Supported))
 			continue
 		}
 		switch minor := v.WithPatch(0); {
@@ -131,7 +130,7 @@ func upgradeKnative(d *appsv1.Deployment, v *version.Version) string {
 // versionOf returns the version of a Deployment of Knative or KServe, by its label or its image's tag, and the text of it. The
 // version is nil if it cannot be read.
 func versionOf(d *appsv1.Deployment) (*version.Version, string) {
-	texts := []string{d.Labels[versionLabel]}
+	texts := []string{d.Labels[swap.LabelOfVersion]}
 	images := []string{d.Annotations[swap.StockImageAnnotation]} // Libra's image has a tag of Libra's
 	for _, c := range d.Spec.Template.Spec.Containers {
 		images = append(images, c.Image)
@@ -147,12 +146,12 @@ func versionOf(d *appsv1.Deployment) (*version.Version, string) {
 		if err != nil {
 			continue
 		}
-		if d.Namespace == servingNamespace && v.Major() == 0 && v.Minor() >= moduleAhead {
+		if d.Namespace == swap.Namespace && v.Major() == 0 && v.Minor() >= moduleAhead {
 			v = version.MajorMinor(1, v.Minor()-moduleAhead).WithPatch(v.Patch())
 		}
 		return v, text
 	}
-	return nil, d.Labels[versionLabel]
+	return nil, d.Labels[swap.LabelOfVersion]
 }
 
 func kserveVersion(ctx context.Context, c *Cluster) ([]Finding, error) {
@@ -179,7 +178,7 @@ func kserveVersion(ctx context.Context, c *Cluster) ([]Finding, error) {
 	switch {
 	case v == nil:
 		return []Finding{warning(about, fmt.Sprintf("kubectl -n %s get deployment %s --show-labels", kserveNamespace, kserveController),
-			"not known: its version is %q, want a label %s or a tag such as v%s", is, versionLabel, ofKServe)}, nil
+			"not known: its version is %q, want a label %s or a tag such as v%s", is, swap.LabelOfVersion, ofKServe)}, nil
 	case v.WithPatch(0).EqualTo(ofKServe):
 		return []Finding{fine(about, "it is KServe %s", v)}, nil
 	default:

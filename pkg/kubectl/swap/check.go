@@ -16,7 +16,8 @@ import (
 )
 
 const (
-	versionLabel = "app.kubernetes.io/version"
+	// LabelOfVersion has the version of a Deployment of Knative Serving.
+	LabelOfVersion = "app.kubernetes.io/version"
 	// fromSource is the version of a Knative that was built from source, which says nothing.
 	fromSource = "devel"
 )
@@ -51,17 +52,17 @@ func (s Swap) imageBefore(ctx context.Context, d *appsv1.Deployment, image strin
 
 // checkVersion refuses a Knative that Libra's activator is not built for.
 func (s Swap) checkVersion(d *appsv1.Deployment) error {
-	is := strings.TrimPrefix(d.Labels[versionLabel], "v")
+	is := strings.TrimPrefix(d.Labels[LabelOfVersion], "v")
 	if is == fromSource {
 		s.say("%s is from a Knative that was built from source (%s: %s): Libra cannot tell whether that is %s",
-			where, versionLabel, is, Supported)
+			where, LabelOfVersion, is, Supported)
 		return nil
 	}
 	if v, err := version.ParseGeneric(is); err == nil && v.Major() == Supported.Major() && v.Minor() == Supported.Minor() {
 		return nil
 	}
 	return fmt.Errorf("%s is from Knative Serving %q (its label %s), and this activator is for %s: use the release of Libra for your Knative",
-		where, is, versionLabel, Supported)
+		where, is, LabelOfVersion, Supported)
 }
 
 // checkRights makes sure that Libra's activator has the rights to see what it needs. Without them it would only do

@@ -82,7 +82,7 @@ func (k *Keeper) removal(d *appsv1.Deployment, current string) error {
 	if !IsLibras(d, current) {
 		return nil
 	}
-	return fmt.Errorf("%s manages %s and keeps it at %s, so nothing was changed. Remove this from %s:\n\n%s",
+	return fmt.Errorf("%s manages %s and keeps it at %s, so the Deployment was not changed. Remove this from %s:\n\n%s",
 		k.Name, where, current, k.into, k.stanza("<the stock activator's image>", current))
 }
 

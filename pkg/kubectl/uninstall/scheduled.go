@@ -78,20 +78,25 @@ func (u Uninstall) scheduledRevisions(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	var revisions servingv1.RevisionList
-	if err := u.Client.List(ctx, &revisions, client.MatchingLabelsSelector{Selector: labels.NewSelector().Add(*routed)}); err != nil {
-		if meta.IsNoMatchError(err) {
-			return nil, nil
-		}
-		return nil, fmt.Errorf("listing the Revisions that name the scheduler %s: %w", scheduler, err)
-	}
 	var named []string
-	for _, r := range revisions.Items {
-		if r.Spec.SchedulerName == scheduler {
-			named = append(named, r.Namespace+"/"+r.Name)
+	for next := ""; ; {
+		// In a list that was read before, a Revision would keep what it does not set from the one that was in its place.
+		var page servingv1.RevisionList
+		if err := u.Client.List(ctx, &page, client.MatchingLabelsSelector{Selector: labels.NewSelector().Add(*routed)}, client.Limit(atATime), client.Continue(next)); err != nil {
+			if meta.IsNoMatchError(err) {
+				return nil, nil
+			}
+			return nil, fmt.Errorf("listing the Revisions that name the scheduler %s: %w", scheduler, err)
+		}
+		for _, r := range page.Items {
+			if r.Spec.SchedulerName == scheduler {
+				named = append(named, r.Namespace+"/"+r.Name)
+			}
+		}
+		if next = page.Continue; next == "" {
+			return named, nil
 		}
 	}
-	return named, nil
 }
 
 // scheduledPods returns the owners of other pods that name Libra's scheduler and have not ended, or the pods that have

@@ -1,10 +1,16 @@
 package uninstall
 
 import (
+	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -13,8 +19,12 @@ import (
 	"knative.dev/serving/pkg/apis/serving"
 	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"libra.dev/libra/pkg/apiservertest"
+	"libra.dev/libra/pkg/kubectl/check"
+	"libra.dev/libra/pkg/kubectl/swap"
 	"libra.dev/libra/pkg/settings"
 )
 
@@ -152,5 +162,64 @@ func TestWhatNamesTheSchedulerKeepsLibra(t *testing.T) {
 	create(t, u, many[0].DeepCopyObject().(client.Object), podOf("alone", scheduler, corev1.PodPending, nil))
 	if err := u.refuseScheduled(t.Context()); err != nil {
 		t.Errorf("a scheduler that is gone keeps Libra: %v", err)
+	}
+}
+
+// All Revisions of a cluster at once take more memory than the Job may use.
+func TestRevisionsAreReadInPages(t *testing.T) {
+	var revisions []client.Object
+	for i := range 5 {
+		revisions = append(revisions, revisionOf(fmt.Sprint("r", i), []string{scheduler, ""}[i%2], servingv1.RoutingStateActive))
+	}
+	lists := 0
+	built := cluster(t, revisions...).WithInterceptorFuncs(interceptor.Funcs{
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			var options client.ListOptions
+			options.ApplyOptions(opts)
+			if want := []string{"", "2", "4"}[lists]; options.Limit < 1 || options.Limit > 1000 || options.Continue != want {
+				t.Fatalf("list %d is of %d, from %q, want it from %q", lists, options.Limit, options.Continue, want)
+			}
+			all := &servingv1.RevisionList{}
+			if err := c.List(ctx, all, opts...); err != nil {
+				return err
+			}
+			all.Items = slices.DeleteFunc(all.Items, func(r servingv1.Revision) bool { return !strings.HasPrefix(r.Name, "r") }) // that of all tests
+			at := 2 * lists
+			all.Items = all.Items[at:min(at+2, len(all.Items))]
+			if lists++; lists < 3 {
+				all.Continue = fmt.Sprint(2 * lists)
+			}
+			// As the API server's client does: into what is there.
+			text, err := json.Marshal(all)
+			if err != nil {
+				return err
+			}
+			return json.Unmarshal(text, list)
+		},
+	}).Build()
+	named, err := Uninstall{Client: built}.scheduledRevisions(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"shop/r0", "shop/r2", "shop/r4"}; lists != 3 || !slices.Equal(named, want) {
+		t.Errorf("%d lists found %v, want three lists, and %v", lists, named, want)
+	}
+}
+
+// Whoever stops half-way has to know that functions get nothing any more.
+func TestAFailureSaysThatLibraOnlyObserves(t *testing.T) {
+	labels := map[string]string{"app": swap.Name, "argocd.argoproj.io/instance": "knative"}
+	kept := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: swap.Namespace, Name: swap.Name, Labels: labels}}
+	kept.Spec.Template.Spec.Containers = []corev1.Container{{Name: swap.Container, Image: "registry.test/libra-activator:1"}}
+	config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: settings.Namespace, Name: settings.ConfigMap}}
+	for _, dryRun := range []bool{false, true} {
+		built := fake.NewClientBuilder().WithScheme(check.NewScheme()).WithObjects(kept.DeepCopy(), config.DeepCopy()).Build()
+		err := Uninstall{Client: built, Out: io.Discard, Timeout: time.Minute, DryRun: dryRun}.Run(t.Context())
+		if err == nil || !strings.Contains(err.Error(), "Argo CD manages deployment/activator in knative-serving and keeps it at registry.test/libra-activator:1, so the Deployment was not changed") {
+			t.Errorf("dry run %v: the error is %v", dryRun, err)
+		}
+		if errors.Is(err, errObserves) == dryRun {
+			t.Errorf("dry run %v: the error is %v, want what is left of the first step unless it is a dry run", dryRun, err)
+		}
 	}
 }

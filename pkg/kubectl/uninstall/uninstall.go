@@ -50,7 +50,7 @@ func (u Uninstall) Run(ctx context.Context) error {
 		return err
 	}
 	activator := swap.Swap{Client: u.Client, Out: u.Out, Timeout: u.Timeout, DryRun: u.DryRun}
-	for _, step := range []step{
+	for i, step := range []step{
 		{"stop new loans, with max-mode observe in " + settings.ConfigMap, u.observe},
 		{"wait until every pod has what it is owed", u.awaitWhole},
 		{"restore the stock activator", activator.Remove},
@@ -61,6 +61,9 @@ func (u Uninstall) Run(ctx context.Context) error {
 		{"remove the namespace of everything else", u.remover(&corev1.Namespace{}, "", settings.Namespace)},
 	} {
 		if err := u.take(ctx, step); err != nil {
+			if i > 0 && !u.DryRun {
+				err = errors.Join(err, errObserves)
+			}
 			return err
 		}
 	}
@@ -79,6 +82,9 @@ func (u Uninstall) Run(ctx context.Context) error {
 	}
 	return u.removeJob(ctx)
 }
+
+// errObserves says what the first step has changed for functions, and goes with the error of a later one.
+var errObserves = errors.New("until this is run again, Libra is still there and only observes. To let it act instead: kubectl libra mode --all default")
 
 type step struct {
 	what string

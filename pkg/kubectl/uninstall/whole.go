@@ -15,8 +15,8 @@ import (
 	"libra.dev/libra/resizer/actuate"
 )
 
-// podsAtATime bounds how many of the cluster's pods, of which there may be tens of thousands, the Job holds at a time.
-const podsAtATime = 500
+// atATime bounds how many of the cluster's pods or Revisions, of which there may be tens of thousands, the Job holds at a time.
+const atATime = 500
 
 // notWhole is a pod with limits that Libra set and that are not those of its Revision.
 type notWhole struct {
@@ -59,7 +59,7 @@ func (u Uninstall) resized(ctx context.Context) (pods []client.ObjectKey, err er
 	page := metav1.PartialObjectMetadataList{}
 	page.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PodList"))
 	for {
-		if err := u.Client.List(ctx, &page, client.HasLabels{serving.RevisionLabelKey}, client.Limit(podsAtATime), client.Continue(page.Continue)); err != nil {
+		if err := u.Client.List(ctx, &page, client.HasLabels{serving.RevisionLabelKey}, client.Limit(atATime), client.Continue(page.Continue)); err != nil {
 			return nil, fmt.Errorf("listing the functions' pods: %w", err)
 		}
 		for i := range page.Items {
