@@ -7,6 +7,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"libra.dev/libra/pkg/api"
 )
 
 const resizeSubresource = "resize"
@@ -75,4 +77,22 @@ func ResizedLimits(pod *corev1.Pod, container string) (LimitNames, error) {
 		return nil, fmt.Errorf("reading the managed fields of pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
 	return fields.Spec.Containers["k:"+string(key)].Resources.Limits, nil
+}
+
+// ChangedByOthers finds the resources of a pod that are not at the user allocation without Libra's
+// doing: its container is owed one thing, and its spec asks for another. They are 0 in left.
+func ChangedByOthers(pod *corev1.Pod, container string, owed, asked api.Resources) (left api.Resources, changed bool) {
+	if asked == owed {
+		return owed, false
+	}
+	// Fields that cannot be read are not known to be Libra's.
+	ours, _ := ResizedLimits(pod, container)
+	left = owed
+	if asked.CPUMilli != owed.CPUMilli && !ours.Has(corev1.ResourceCPU) {
+		left.CPUMilli = 0
+	}
+	if asked.MemoryBytes != owed.MemoryBytes && !ours.Has(corev1.ResourceMemory) {
+		left.MemoryBytes = 0
+	}
+	return left, left != owed
 }

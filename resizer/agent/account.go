@@ -62,8 +62,7 @@ func (r *reflex) accountBelow(ctx context.Context, e *entry, due int64, now time
 		r.metrics.below.Add(ctx, now.Sub(e.belowSince).Seconds(), ofFunction(e.info.function))
 	}
 	e.belowSince = now
-	if e.held && !e.heldLate && now.Sub(e.heldSince) > heldTime {
-		e.heldLate = true
+	if e.restoring.count(e.held, now, heldTime) {
 		r.metrics.violated(ctx, ruleDonorWhole)
 		r.log.Info("a donor that the safeguard restored is still below its allocation", "pod", e.pod, "inForce", e.inForce())
 	}
@@ -74,13 +73,7 @@ func (r *reflex) accountBelow(ctx context.Context, e *entry, due int64, now time
 // pods on the node that have had less because of it.
 func (r *reflex) checkOverwritten(ctx context.Context, e *entry, now time.Time) {
 	inForce := e.inForce()
-	switch {
-	case e.overwritten <= inForce:
-		e.raised = exceeding{}
-	case e.raised.since.IsZero():
-		e.raised.since = now
-	case !e.raised.counted && now.Sub(e.raised.since) > exceedTime:
-		e.raised.counted = true
+	if e.raised.count(e.overwritten > inForce, now, exceedTime) {
 		r.metrics.violated(ctx, ruleConservation)
 		r.log.Info("something other than the agent keeps the CPU limit of a pod above what is due", "pod", e.pod, "found", e.overwritten, "inForce", inForce)
 	}
@@ -89,18 +82,40 @@ func (r *reflex) checkOverwritten(ctx context.Context, e *entry, now time.Time) 
 // checkExceeding checks that no more CPU is in force on the node than its pods are
 // owed, except for the moment that it takes to shrink borrowers.
 func (r *reflex) checkExceeding(ctx context.Context, over int64, now time.Time) {
-	x := &r.exceeding
-	switch {
-	case over <= 0:
-		if !x.since.IsZero() {
-			r.metrics.exceeded.Record(ctx, now.Sub(x.since).Seconds())
-		}
-		*x = exceeding{}
-	case x.since.IsZero():
-		x.since = now
-	case !x.counted && now.Sub(x.since) > exceedTime:
-		x.counted = true
+	if since := r.exceeding.since; over <= 0 && !since.IsZero() {
+		r.metrics.exceeded.Record(ctx, now.Sub(since).Seconds())
+	}
+	if r.exceeding.count(over > 0, now, exceedTime) {
 		r.metrics.violated(ctx, ruleConservation)
 		r.log.Info("more CPU is in force on the node than its pods are owed", "byMilli", over)
+	}
+}
+
+// checkShares checks that, by what was read, the pods of a group have no more than the
+// kubelet gave them, and each pod in flight has what it keeps of its own.
+func (r *reflex) checkShares(ctx context.Context, groups map[group][]*entry, now time.Time) {
+	for g := range r.sharesWrong {
+		if _, ok := groups[g]; !ok {
+			delete(r.sharesWrong, g)
+		}
+	}
+	for g, members := range groups {
+		var inForce, kubelets int64
+		below := ""
+		for _, e := range members {
+			w := &e.weighing
+			inForce += w.inForce
+			kubelets += w.kubelet
+			if w.file != nil && w.belowFloor() {
+				below = e.pod
+			}
+		}
+		x := r.sharesWrong[g]
+		if x.count(inForce > kubelets || below != "", now, exceedTime) {
+			r.metrics.violated(ctx, ruleShares)
+			r.log.Info("CPU weights of pods are out of bounds", "namespace", g.namespace, "parent", g.parent,
+				"inForce", inForce, "kubelets", kubelets, "belowItsOwn", below)
+		}
+		r.sharesWrong[g] = x
 	}
 }

@@ -5,6 +5,10 @@ import (
 	"slices"
 	"time"
 
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
+
+	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/resizer/cgroup"
 	"libra.dev/libra/resizer/telemetry"
 )
@@ -85,21 +89,26 @@ func (r *reflex) compare(ctx context.Context, e *entry, unread time.Duration) {
 }
 
 // fire gives a donor back at once what it lends, and then tells the pool. The state that
-// follows shrinks the borrowers.
+// follows shrinks the borrowers. If the write fails, act tries again.
 func (r *reflex) fire(ctx context.Context, e *entry, at time.Time) {
 	b := r.balance(e)
 	if e.due(b) >= e.owed {
 		return // this round gives it back anyway
 	}
-	e.held, e.heldIdle, e.heldSince, e.heldLate = true, b.Idle, at, false
+	e.held, e.heldIdle, e.restoring = true, b.Idle, exceeding{since: at}
 	limit := e.reading.Limit.CPUMilli
-	if r.write(ctx, e, write{e.pod, restore, e.owed}) {
+	restored := r.write(ctx, e, write{e.pod, restore, e.owed})
+	if restored {
 		e.reading.Limit.CPUMilli = e.owed // assumed until the next reading
+		r.metrics.reaction.Record(ctx, r.clock.Since(at).Seconds())
 	}
-	r.metrics.safeguarded(ctx, e.info.function, r.clock.Since(at))
+	r.metrics.safeguards.Add(ctx, 1, ofFunction(e.info.function))
 	r.reportSafeguard(e)
 	r.revokedBy = r.clock.Now().Add(revokeTime)
-	r.link.strike(e.pod, b.Idle)
+	r.link.strikes.put(e.pod, b.Idle)
+	if !restored {
+		return
+	}
 	if times, ok := r.repeats.tell(e.pod, "restored", at); ok {
 		r.log.Info("the safeguard restored a donor", "pod", e.pod, "function", e.info.function,
 			"idle", b.Idle, "limit", limit, "allocation", e.owed, "times", times)
@@ -225,4 +234,26 @@ func (r *reflex) cause(e *entry) string {
 	default:
 		return causeEnded
 	}
+}
+
+// span starts the span of a write, as a child of the span of the invocation whose loan
+// it is for. Limits are in milli CPU, as in the log.
+func (r *reflex) span(e *entry, w write) trace.Span {
+	if e.trace == "" {
+		return telemetry.Untraced
+	}
+	_, span := r.tracer.Start(api.ContextWithTraceparent(context.Background(), e.trace), "libra.resize", trace.WithAttributes(
+		attribute.String("libra.way", "cgroup"),
+		attribute.String("libra.node", r.settings.Node),
+		attribute.String("libra.pod", e.pod),
+		attribute.String("libra.container", e.info.container),
+		attribute.String("libra.direction", w.direction.String()),
+		attribute.String("libra.resource", "cpu"),
+		attribute.Int64("libra.cpu.from", e.reading.Limit.CPUMilli),
+		attribute.Int64("libra.cpu.to", w.to),
+	))
+	if w.direction == restore {
+		span.SetAttributes(attribute.String("libra.cause", r.cause(e)))
+	}
+	return span
 }

@@ -4,19 +4,19 @@
 // is owed when Redis is lost or the agent stops. It tells the pool what the node can
 // lend, and the predictor what each invocation really used.
 //
-//	sampling and observations   observe.go, container.go, ring.go, measure.go
-//	pods of the node            tracker.go, introduce.go, pods.go
+//	sampling and observations   observe.go, container.go, ring.go, thinning.go, measure.go
+//	pods of the node            tracker.go, lending.go, introduce.go, pods.go
 //	planning writes             plan.go
-//	writing limits              reflex.go, act.go, entry.go, entries.go, account.go
+//	writing limits              reflex.go, act.go, entry.go, entries.go
+//	loans that are too small    wanting.go
+//	what was in force           account.go, report.go, metrics.go
 //	the safeguard               safeguard.go
 //	requests in flight          flights.go, fly.go, activity.go, pool_clock.go
 //	CPU weights of pods         weights.go, weigh.go, weights_owed.go
 //	containers short of memory  memory.go, guard.go
 //	cold memory of idle pods    reclaim.go
-//	ceilings and bystanders     clamp.go, clamps.go, window.go, cap.go, platform.go
-//	traces of writes            trace.go
-//	reports to users            report.go
-//	what is owed, on disk       journal.go, clamps_journal.go
+//	ceilings and bystanders     clamp.go, clamps.go, clamps_journal.go, cap.go, participants.go
+//	what is owed, on disk       journal.go
 //	repeated log lines          repeats.go
 //	Redis                       link.go, watch.go, heartbeat.go, node.go
 package agent
@@ -29,12 +29,12 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
-	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -46,6 +46,9 @@ import (
 	"libra.dev/libra/resizer/cgroup"
 	"libra.dev/libra/resizer/pressure"
 )
+
+// instrumentation is what the agent's traces and metrics come from.
+const instrumentation = "libra.dev/libra/resizer/agent"
 
 const (
 	// stalled is how long an agent may do nothing before it is restarted, and absent how long
@@ -190,14 +193,12 @@ func (a *Agent) Start(ctx context.Context) error {
 	if a.sender != nil {
 		works = append(works, a.sender.Run)
 	}
-	var group errgroup.Group
+	var group sync.WaitGroup
 	for _, f := range works {
-		group.Go(func() error {
-			f(ctx)
-			return nil
-		})
+		group.Go(func() { f(ctx) })
 	}
-	return errors.Join(group.Wait(), a.reflex.journal.close())
+	group.Wait()
+	return a.reflex.journal.close()
 }
 
 // react sets limits until ctx ends, and then gives everything back.
@@ -214,7 +215,7 @@ func (a *Agent) lockJournal(ctx context.Context) error {
 	retry := backoff.Delay{Min: backoff.Min, Max: time.Second}
 	for {
 		var err error
-		if a.reflex.journal, err = openJournal(a.settings.JournalDir); err == nil {
+		if a.reflex.journal, err = openJournal(a.settings.JournalDir, logf.FromContext(ctx), a.metrics.journalErrors); err == nil {
 			return nil
 		}
 		if !errors.Is(err, errHeld) || !a.clock.Now().Before(deadline) {

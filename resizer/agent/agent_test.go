@@ -138,16 +138,37 @@ func podRunning(containerID string) *corev1.Pod {
 	}
 }
 
+// setByLibra returns the managed fields of a pod in which Libra set limits of a container.
+func setByLibra(container string, limits ...string) []metav1.ManagedFieldsEntry {
+	owned := map[string]struct{}{}
+	for _, limit := range limits {
+		owned["f:"+limit] = struct{}{}
+	}
+	text, err := json.Marshal(owned)
+	if err != nil {
+		panic(err)
+	}
+	return []metav1.ManagedFieldsEntry{
+		{Manager: "vpa", Subresource: "resize"},
+		{Manager: actuate.FieldManager, Subresource: "resize", FieldsV1: &metav1.FieldsV1{Raw: fmt.Appendf(nil,
+			`{"f:spec":{"f:containers":{"k:{\"name\":\"%s\"}":{"f:resources":{"f:limits":%s}}}}}`, container, text)}},
+	}
+}
+
+// withFields gives a pod managed fields. The fake client knows of no subresources there.
+func withFields(obj client.Object, fields []metav1.ManagedFieldsEntry) error {
+	if pod, ok := obj.(*corev1.Pod); ok {
+		pod.ManagedFields = fields
+	}
+	return nil
+}
+
 func TestRecorded(t *testing.T) {
 	pod := podRunning(id)
 	if recorded(pod, "renamed") {
 		t.Error("recorded, of a pod that nobody resized")
 	}
-	pod.ManagedFields = []metav1.ManagedFieldsEntry{
-		{Manager: "vpa", Subresource: "resize"},
-		{Manager: actuate.FieldManager, Subresource: "resize", FieldsV1: &metav1.FieldsV1{Raw: []byte(
-			`{"f:spec":{"f:containers":{"k:{\"name\":\"renamed\"}":{"f:resources":{"f:limits":{"f:cpu":{}}}}}}}`)}},
-	}
+	pod.ManagedFields = setByLibra("renamed", "cpu")
 	if !recorded(pod, "renamed") || recorded(pod, "another") {
 		t.Error("not recorded, or of another container")
 	}

@@ -33,14 +33,13 @@ func (r *reflex) capped() []capped {
 }
 
 // usesIdle returns what a container may use of the node's idle CPU. It may use none while
-// its earlier loans are not settled, or if another manager has set its limit.
+// its earlier loans are not settled, or if another manager has set a limit of its pod.
 func usesIdle(e *entry) (capped, bool) {
 	c := capped{
 		allocation: e.info.allocation.CPUMilli, ceiling: e.info.ceilingMilli,
 		spec: e.info.limits.CPUMilli,
 	}
-	foreign := c.spec != c.allocation && c.spec != c.ceiling && !e.info.recorded
-	return c, c.allocation > 0 && c.ceiling >= c.allocation && e.owed == 0 && !foreign
+	return c, c.allocation > 0 && c.ceiling >= c.allocation && e.owed == 0 && !e.info.foreign
 }
 
 // borrows returns what a container may use of its loans. The reflex writes its limit.

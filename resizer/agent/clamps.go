@@ -66,8 +66,7 @@ type clamps struct {
 	open    func(containerID string) (cgroup.Container, error)
 	off     bool // for experiments: bystanders are not looked at
 
-	// journal names the containers whose limits in force differ from their specs. It is nil if
-	// it could not be opened, and then no container has more than its spec says.
+	// journal names the containers whose limits in force differ from their specs.
 	journal *journal
 	debts   []debt    // of an earlier agent, or of containers that could not be written
 	repayAt time.Time // when to try them again
@@ -129,7 +128,7 @@ func (c *clamps) round(ctx context.Context, containers []capped) {
 	}
 	passed := min(max(0, now.Sub(c.tickAt)), longestAccounted)
 	c.tickAt = now
-	c.follow(ctx, containers)
+	c.follow(containers)
 	c.repay(ctx)
 
 	uses := c.uses[:0]
@@ -141,7 +140,7 @@ func (c *clamps) round(ctx context.Context, containers []capped) {
 			continue
 		}
 		u.container = id
-		c.reportUse(k, u.over(), min(passed, now.Sub(k.window.since())))
+		c.reportUse(ctx, k, u.over(), min(passed, now.Sub(k.window.since())))
 		if c.unlimited(k, now) {
 			delete(c.clamp.levels, id)
 			idle = idle && k.rests
@@ -197,7 +196,7 @@ func (c *clamps) untilNext(now time.Time) time.Duration {
 
 // follow takes in which containers there are, and gives back to those that are no longer
 // among them what their specs say.
-func (c *clamps) follow(ctx context.Context, containers []capped) {
+func (c *clamps) follow(containers []capped) {
 	if c.known == nil {
 		c.known = map[string]*clampedContainer{}
 	}
@@ -215,7 +214,7 @@ func (c *clamps) follow(ctx context.Context, containers []capped) {
 		case k.owing && k.bound != nil:
 			c.forget(k) // whoever writes its limit owes it, too
 		case k.owing && respecified:
-			c.owe(ctx, k)
+			c.owe(k)
 		}
 	}
 	for id, k := range c.known {
@@ -355,7 +354,7 @@ func (c *clamps) set(ctx context.Context, k *clampedContainer, now time.Time) {
 	if !ours || soon || k.retry.holds(w.direction, now) {
 		return
 	}
-	if quota != k.spec && !k.owing && !c.owe(ctx, k) && quota > k.spec {
+	if quota != k.spec && !k.owing && !c.owe(k) && quota > k.spec {
 		return
 	}
 	err := k.quotas.SetCPU(quota)
@@ -418,4 +417,34 @@ func (c *clamps) accountCredits() {
 		}
 	}
 	c.metrics.credits.Store(&credits)
+}
+
+// window tells what a container used in the last period of a CPU quota, within which the kernel
+// does not care how use is spread. The zero value is ready to use.
+type window struct{ uses []cpuUse }
+
+type cpuUse struct {
+	at  time.Time
+	cpu time.Duration // so far
+}
+
+// add takes in what was used so far, and returns what was used in the last period, in milli CPU.
+// If less than a period is known, it counts as a whole one.
+func (w *window) add(at time.Time, cpu time.Duration) int64 {
+	first := 0
+	for first+1 < len(w.uses) && at.Sub(w.uses[first+1].at) >= peakWindow {
+		first++
+	}
+	w.uses = append(w.uses[:copy(w.uses, w.uses[first:])], cpuUse{at, cpu})
+	oldest := w.uses[0]
+	return max(0, milli(float64(cpu-oldest.cpu), max(at.Sub(oldest.at), peakWindow)))
+}
+
+// since returns when the time began that the last add covered.
+func (w *window) since() time.Time { return w.uses[0].at }
+
+// begin restarts the window at a time by which the container had used cpu, because it is known to
+// have rested until then. All later use counts.
+func (w *window) begin(at time.Time, cpu time.Duration) {
+	w.uses = append(w.uses[:0], cpuUse{at, cpu})
 }

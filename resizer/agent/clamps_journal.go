@@ -2,9 +2,6 @@ package agent
 
 import (
 	"context"
-	"errors"
-	"os"
-	"path/filepath"
 	"slices"
 	"time"
 
@@ -14,28 +11,12 @@ import (
 	"libra.dev/libra/resizer/cgroup"
 )
 
-// ceilingsDir, in the journal's folder, names the containers to which the agent gave more
-// CPU than their pods' specs say, or which it holds to less.
-const ceilingsDir = "ceilings"
-
-// recall opens the journal, and gives back what an earlier agent raised.
-func (c *clamps) recall(ctx context.Context, log logr.Logger, journalDir string) {
+// recall gives back what an earlier agent raised above what pods' specs say, or held to less.
+func (c *clamps) recall(ctx context.Context, log logr.Logger, journal *journal, debts []debt) {
 	if c == nil {
 		return
 	}
-	c.log = log
-	journal, err := openJournal(filepath.Join(journalDir, ceilingsDir))
-	if err != nil {
-		c.metrics.journalErrors.Add(ctx, 1)
-		c.log.Error(err, "no ceiling is set above a pod's spec, because the journal of ceilings cannot be opened")
-		return
-	}
-	debts, unread := journal.load()
-	c.journal, c.debts = journal, debts
-	if len(unread) > 0 {
-		c.metrics.journalErrors.Add(ctx, int64(len(unread)))
-		c.log.Error(errors.Join(unread...), "leaving unreadable journal files in place; the ceilings that they record are not taken back")
-	}
+	c.log, c.journal, c.debts = log, journal, debts
 	c.repay(ctx)
 }
 
@@ -45,23 +26,13 @@ func (c *clamps) stop(ctx context.Context) {
 		return
 	}
 	c.nextAt, c.repayAt = c.clock.Now(), time.Time{}
-	c.follow(ctx, nil)
+	c.follow(nil)
 	c.repay(ctx)
-	if c.journal != nil {
-		c.journal.close()        //nolint:errcheck // the process ends
-		os.Remove(c.journal.dir) //nolint:errcheck // where something is owed it is not empty, and stays
-	}
-	c.journal = nil
 }
 
 // owe writes to the journal what a container is to get back, and reports whether it could.
-func (c *clamps) owe(ctx context.Context, k *clampedContainer) bool {
-	err := errors.New("there is no journal")
-	if c.journal != nil {
-		err = c.journal.put(k.debt())
-	}
-	if err != nil {
-		c.metrics.journalErrors.Add(ctx, 1)
+func (c *clamps) owe(k *clampedContainer) bool {
+	if err := c.journal.put(k.container, ceilingSuffix, k.debt()); err != nil {
 		c.refuse(k, err, "a container gets no more CPU than its pod's spec says, because the journal cannot record what it is to get back")
 		return false
 	}
@@ -71,23 +42,15 @@ func (c *clamps) owe(ctx context.Context, k *clampedContainer) bool {
 
 // debt is what a container gets back.
 func (k *clampedContainer) debt() debt {
-	return debt{Container: k.container, Pod: k.pod, Function: k.function, Allocation: api.Resources{CPUMilli: max(k.spec, k.allocation)}}
+	return debt{
+		Version: journalVersion, Container: k.container, Pod: k.pod, Function: k.function, Allocation: api.Resources{CPUMilli: max(k.spec, k.allocation)},
+	}
 }
 
 // forget removes a container from the journal, because the clamps no longer owe it anything.
 func (c *clamps) forget(k *clampedContainer) {
 	k.owing = false
-	c.erase(k.container)
-}
-
-func (c *clamps) erase(container string) {
-	if c.journal == nil {
-		return
-	}
-	if err := c.journal.remove(container); err != nil {
-		c.metrics.journalErrors.Add(context.Background(), 1)
-		c.log.Error(err, "could not remove a container from the journal; the next agent to start sets its CPU limit again")
-	}
+	c.journal.forget(k.container, ceilingSuffix)
 }
 
 // giveBack has a container that is no longer capped get back what its spec says.
@@ -113,7 +76,7 @@ func (c *clamps) repay(ctx context.Context) {
 	c.debts = slices.DeleteFunc(c.debts, func(d debt) bool {
 		if k := c.known[d.Container]; k != nil {
 			k.changed = true // it is capped again
-			return c.owe(ctx, k)
+			return c.owe(k)
 		}
 		if !due {
 			return false
@@ -122,7 +85,7 @@ func (c *clamps) repay(ctx context.Context) {
 			c.log.V(1).Info("could not set a container's CPU limit back to its pod's spec; retrying", "pod", d.Pod, "reason", err.Error())
 			return false
 		}
-		c.erase(d.Container)
+		c.journal.forget(d.Container, ceilingSuffix)
 		return true
 	})
 }

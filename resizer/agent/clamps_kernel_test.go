@@ -52,7 +52,7 @@ func TestKernelClamp(t *testing.T) {
 		clock: clock.RealClock{}, metrics: m, waits: waits, off: true,
 		open: func(id string) (cgroup.Container, error) { return cgroup.Open(function.Root, id) },
 	}
-	c.recall(t.Context(), testr.New(t), t.TempDir())
+	c.recall(t.Context(), testr.New(t), newTestJournal(t, t.TempDir()).journal, nil)
 	containers := []capped{{
 		pod: "default/function", function: "default/f", container: function.ID, quotas: functionSeen,
 		allocation: 500, ceiling: 2000, spec: 2000,

@@ -62,7 +62,7 @@ func newClampRig(t fatal, dir string) *clampRig {
 // start starts an agent, as after a crash of the previous one.
 func (g *clampRig) start() {
 	g.Helper()
-	if g.clamps != nil && g.journal != nil {
+	if g.clamps != nil {
 		g.journal.close() //nolint:errcheck // as the kernel does
 	}
 	g.opens, g.told = 0, sdkmetric.NewManualReader()
@@ -80,7 +80,11 @@ func (g *clampRig) start() {
 			return nil, cgroup.ErrNotFound
 		},
 	}
-	g.recall(context.Background(), logr.Discard(), g.dir)
+	j, err := openJournal(g.dir, logr.Discard(), m.journalErrors)
+	if err != nil {
+		g.Fatalf("%v", err)
+	}
+	g.recall(context.Background(), logr.Discard(), j, j.load().ceilings)
 }
 
 // add runs a container of 500m with a ceiling of 2000m and the limit of its spec.
@@ -119,7 +123,10 @@ func (g *clampRig) want(id string, cpuMilli int64) {
 
 func newTestClampRig(t *testing.T) *clampRig {
 	g := newClampRig(t, t.TempDir())
-	t.Cleanup(func() { g.stop(context.Background()) })
+	t.Cleanup(func() {
+		g.stop(context.Background())
+		g.journal.close() //nolint:errcheck // the test ends
+	})
 	return g
 }
 
@@ -147,7 +154,7 @@ func TestCeilingOfRefused(t *testing.T) {
 	}
 	g.clamps.stop(context.Background())
 	g.want("c", 500)
-	if debts, _ := (&journal{dir: g.dir + "/" + ceilingsDir}).load(); len(debts) != 0 {
+	if debts := g.journal.load().ceilings; len(debts) != 0 {
 		t.Errorf("the journal names %v after everything was given back", debts)
 	}
 }
@@ -163,7 +170,7 @@ func TestCeilingThatTheKubeletDoesNotSet(t *testing.T) {
 	// Once the spec has it, nothing is owed any more.
 	g.containers[0].spec = 2000
 	g.pass(time.Second, 0)
-	if debts, _ := g.journal.load(); len(debts) != 0 {
+	if debts := g.journal.load().ceilings; len(debts) != 0 {
 		t.Errorf("the journal names %v, though the spec has the ceiling", debts)
 	}
 	// Without a ceiling it has what its spec says.
@@ -186,7 +193,7 @@ func TestNoCeilingWithoutQuota(t *testing.T) {
 	k.Limit.CPUMilli = 0
 	g.street.waiting = true
 	g.pass(3*ceilingPatience, 2000)
-	if debts, _ := g.journal.load(); len(debts) != 0 || k.writes != 0 {
+	if debts := g.journal.load().ceilings; len(debts) != 0 || k.writes != 0 {
 		t.Errorf("%d writes, and the journal names %v, where the kubelet sets no quotas", k.writes, debts)
 	}
 	if told != 1 {
@@ -317,20 +324,19 @@ func TestOwedByClampsOnly(t *testing.T) {
 	g := newTestClampRig(t)
 	g.add("c", 500)
 	g.pass(ceilingPatience+time.Second, 0)
-	if debts, _ := g.journal.load(); len(debts) != 1 {
+	if debts := g.journal.load().ceilings; len(debts) != 1 {
 		t.Fatalf("the journal names %v, want the container that is above its spec", debts)
 	}
 	g.containers[0].bound = func(int64) {}
 	g.pass(time.Second, 0)
-	if debts, _ := g.journal.load(); len(debts) != 0 {
+	if debts := g.journal.load().ceilings; len(debts) != 0 {
 		t.Errorf("the journal names %v, though the reflex sets the quota", debts)
 	}
 }
 
 func TestNoCeilingWithoutJournal(t *testing.T) {
 	g := newTestClampRig(t)
-	g.journal.close() //nolint:errcheck // there is none
-	g.journal = nil
+	g.journal.dir += "/away"
 	g.add("c", 500)
 	g.pass(2*ceilingPatience, 2000)
 	g.want("c", 500)
@@ -388,7 +394,7 @@ func TestClampBlind(t *testing.T) {
 }
 
 // If the agent dies while it holds a container, the next agent gives the container its spec's
-// limit, and without a journal its ceiling.
+// limit, and where the journal could not be written its ceiling.
 func TestHeldAcrossRestart(t *testing.T) {
 	g := newTestClampRig(t)
 	g.add("d", 2000)
@@ -401,8 +407,7 @@ func TestHeldAcrossRestart(t *testing.T) {
 		t.Errorf("%d writes are counted as restores, want one", n)
 	}
 
-	g.journal.close() //nolint:errcheck // there is none
-	g.journal = nil
+	g.journal.dir += "/away"
 	g.add("c", 2000)
 	g.street.waiting = true
 	g.pass(time.Second, 2000)

@@ -20,7 +20,8 @@ const (
 
 // container is a user container and its recent samples.
 type container struct {
-	id string
+	id       string
+	function string // namespace/revision
 	// used is whether the agent has heard of an invocation that ended in it. Only the goroutine
 	// that hears of ends touches it.
 	used bool
@@ -184,12 +185,19 @@ func (c *container) keep(s sample) (woke bool) {
 // rests reports whether nothing is known to go on in the container: no request, and hardly
 // any use of CPU by a recent sample.
 func (c *container) rests(now time.Time) bool {
+	rests, _ := c.resting(now)
+	return rests
+}
+
+// resting also reports whether the container sleeps: whether it has rested for long.
+func (c *container) resting(now time.Time) (rests, sleeps bool) {
 	if !c.told.Load() {
-		return false
+		return false, false
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return !c.activity.busy && c.fresh(now)
+	rests = !c.activity.busy && c.fresh(now)
+	return rests, rests && c.activity.sleeps()
 }
 
 // usesNothing reports whether the container has used hardly any CPU for restTime until now,
@@ -220,24 +228,15 @@ func (c *container) lately(now time.Time) (s sample, ok bool) {
 	return *c.ring.last(), true
 }
 
-// sleeps reports whether the container has rested for long, and the agent hears of requests that begin in it.
-func (c *container) sleeps(now time.Time) bool {
-	if !c.rests(now) {
-		return false
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.activity.sleeps()
-}
-
 // every is how often the container is sampled. Invocations that are left out need no samples:
 // samples then only tell whether the container rests, and one with known requests does not.
 func (c *container) every(now time.Time) time.Duration {
 	leftOut := c.ranked.Load() && c.leftOut.Load()
+	rests, sleeps := c.resting(now)
 	switch {
-	case c.sleeps(now) && !c.fills.Load():
+	case sleeps && !c.fills.Load():
 		return sleepEvery
-	case c.rests(now):
+	case rests:
 		return restEvery
 	case c.fills.Load():
 		return sampleEvery

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -19,7 +20,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 	"knative.dev/serving/pkg/apis/serving"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"libra.dev/libra/pkg/api"
@@ -142,7 +145,9 @@ func (s *costSite) agent() {
 		p.Spec.Containers[1].Resources = corev1.ResourceRequirements{Limits: api.Resources{CPUMilli: 1800, MemoryBytes: userLimits.MemoryBytes}.List()}
 		builder = builder.WithObjects(p)
 	}
-	kube := builder.Build()
+	kube := builder.WithInterceptorFuncs(interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
+		return errors.Join(c.Get(ctx, key, obj, opts...), withFields(obj, setByLibra("renamed", "cpu")))
+	}}).Build()
 	own := Settings{Node: node, CgroupRoot: s.made[0].Root, JournalDir: s.TempDir(), ProcRoot: "/proc", SampleLowered: 10 * time.Millisecond}
 	a, tracker, err := New(clock.RealClock{}, kube, kube, &fixedLending{mode: api.ModeFull, source: api.SourceNode}, own,
 		Redis{Pool: s.pools, Watcher: s.pools.Watch(node), Observer: s.pools},

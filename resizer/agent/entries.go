@@ -13,13 +13,9 @@ import (
 // recall takes over what an earlier agent owed, and gives it back, whatever the
 // state will say.
 func (r *reflex) recall(ctx context.Context) {
-	debts, unread := r.journal.load()
-	if len(unread) > 0 {
-		r.metrics.journalErrors.Add(ctx, int64(len(unread)))
-		r.log.Error(errors.Join(unread...), "leaving unreadable journal files in place; what they record is not returned")
-	}
-	r.log.Info("taking over what an earlier agent owed", "containers", len(debts), "unread", len(unread))
-	for _, d := range debts {
+	owed := r.journal.load()
+	r.log.Info("taking over what an earlier agent owed", "containers", len(owed.limits), "ceilings", len(owed.ceilings), "weights", len(owed.weights))
+	for _, d := range owed.limits {
 		e := newEntry(d.Pod)
 		e.debtor, e.left, e.forgetAt = d.Container, true, r.clock.Now().Add(unclaimedTime)
 		e.info = podInfo{function: d.Function, container: d.Container}
@@ -30,8 +26,8 @@ func (r *reflex) recall(ctx context.Context) {
 		}
 		r.add(e)
 	}
-	r.recallWeights(ctx)
-	r.clamps.recall(ctx, r.log, r.settings.JournalDir)
+	r.recallWeights(ctx, owed.weights)
+	r.clamps.recall(ctx, r.log, r.journal, owed.ceilings)
 	r.round(ctx)
 }
 
@@ -69,14 +65,14 @@ func (r *reflex) add(e *entry) {
 		ended, r.entries[i] = r.entries[i], e
 	}
 	ended.close()
-	r.forget(ended.debtor)
+	r.journal.forget(ended.debtor, limitSuffix)
 }
 
 // drop forgets a pod.
 func (r *reflex) drop(e *entry) {
 	r.releaseWeight(context.Background(), e)
 	if e.debtor != "" {
-		r.forget(e.debtor)
+		r.journal.forget(e.debtor, limitSuffix)
 	}
 	e.close()
 	if i, ok := r.find(e.pod); ok {
@@ -86,13 +82,6 @@ func (r *reflex) drop(e *entry) {
 		delete(r.most, e.info.function)
 	}
 	r.beatDue = true
-}
-
-func (r *reflex) forget(container string) {
-	if err := r.journal.remove(container); err != nil {
-		r.metrics.journalErrors.Add(context.Background(), 1)
-		r.log.Error(err, "could not remove a container from the journal; the next agent to start sets its CPU limit again")
-	}
 }
 
 // follow takes in what the Tracker knows.
@@ -106,6 +95,10 @@ func (r *reflex) follow(ctx context.Context) {
 		}
 		if info.observed != "" && info.observed != e.info.observed {
 			r.log.Info("a pod is only observed", "pod", pod, "reason", info.observed)
+		}
+		if info.foreign && !e.info.foreign {
+			r.log.Info("leaving a pod alone: its limits differ from its Revision's, and Libra did not set them: another manager of resources, a webhook or a LimitRange did",
+				"pod", pod, "limits", info.limits, "allocation", info.allocation)
 		}
 		r.update(ctx, e, info)
 		r.fly(e, r.clock.Now())
@@ -145,7 +138,7 @@ func (r *reflex) update(ctx context.Context, e *entry, info podInfo) {
 		e.info, e.held, e.unsure = info, false, false
 		if e.debtor != "" && info.container != "" {
 			r.log.Info("a pod that the agent changed now runs another container", "pod", e.pod)
-			r.inherit(ctx, e)
+			r.inherit(e)
 		}
 	}
 	e.owe(e.allocation)
@@ -153,18 +146,19 @@ func (r *reflex) update(ctx context.Context, e *entry, info podInfo) {
 
 // inherit replaces the container that ended with the pod's new one in the journal:
 // the limit of the new one is that in the pod's spec.
-func (r *reflex) inherit(ctx context.Context, e *entry) {
+func (r *reflex) inherit(e *entry) {
 	ended := e.debtor
-	if r.owe(ctx, e) {
-		r.forget(ended)
+	if r.owe(e) {
+		r.journal.forget(ended, limitSuffix)
 	}
 }
 
 // owe writes what the container is owed to the journal, and reports success.
-func (r *reflex) owe(ctx context.Context, e *entry) bool {
-	err := r.journal.put(debt{Container: e.info.container, Pod: e.pod, Function: e.info.function, Allocation: api.Resources{CPUMilli: e.allocation}})
+func (r *reflex) owe(e *entry) bool {
+	err := r.journal.put(e.info.container, limitSuffix, debt{
+		Version: journalVersion, Container: e.info.container, Pod: e.pod, Function: e.info.function, Allocation: api.Resources{CPUMilli: e.allocation},
+	})
 	if err != nil {
-		r.metrics.journalErrors.Add(ctx, 1)
 		if times, ok := r.repeats.tell(e.pod, "owing", r.clock.Now()); ok {
 			r.log.Error(err, "leaving a container as it is, because the journal cannot record what it is owed", "pod", e.pod, "times", times)
 		}

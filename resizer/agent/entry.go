@@ -49,17 +49,18 @@ type entry struct {
 	trace string
 	// debtor is the container that the journal names; empty when it names none.
 	debtor string
-	// foreign says that another manager changes the container.
-	foreign bool
+	// differs says that the limit in force is neither what the container is owed nor the agent's: it is
+	// left as it is, for whoever set it to change.
+	differs bool
 	// replaced says that the loans were made with an earlier container: they are void until
 	// a state names none.
 	replaced bool
 	// held says that the safeguard took back what the container lends. It lasts until a state
 	// names no loan from it, or one by an invocation that has since begun in an idle pod.
-	held      bool
-	heldIdle  bool
-	heldSince time.Time
-	heldLate  bool
+	held     bool
+	heldIdle bool
+	// restoring is since when the safeguard has been giving the container back what it lends.
+	restoring exceeding
 
 	reading cgroup.Reading
 	read    bool // whether there is a reading
@@ -129,7 +130,10 @@ func (e *entry) unopened() bool {
 func (e *entry) managed() bool { return e.info.cgroup != nil && e.debtor != "" }
 
 // takesPart reports whether the pod may lend and borrow.
-func (e *entry) takesPart() bool { return e.eligible() && !e.foreign && !e.replaced }
+func (e *entry) takesPart() bool { return e.eligible() && !e.leftAlone() && !e.replaced }
+
+// leftAlone reports whether the pod's limits are not Libra's to change.
+func (e *entry) leftAlone() bool { return e.info.foreign || e.differs }
 
 // eligible reports whether the pod may take part, or did and keeps the memory that it borrowed
 // until it no longer uses it.

@@ -13,7 +13,6 @@ import (
 
 func TestWhatIsOffIsSaidOnce(t *testing.T) {
 	g := newTestRig(t)
-	g.settings.JournalDir = t.TempDir()
 	g.settings.Unguarded, g.settings.Unclamped, g.settings.Unweighted = true, true, true
 	g.clamps = &clamps{clock: g.clock, metrics: g.reflex.metrics, open: g.open, off: true}
 	var said []string

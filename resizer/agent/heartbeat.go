@@ -35,7 +35,7 @@ func (r *reflex) beat(ctx context.Context, onTime bool) {
 		Agent: r.agent, Epoch: r.state.Epoch, Whole: true, Lendable: lendable, Capacity: r.capacity, Idle: r.idle, Pods: map[string]int64{},
 	}
 	for _, e := range r.entries {
-		if e.unopened() || e.info.cgroup != nil && !e.whole && !e.foreign {
+		if e.unopened() && !e.ended || e.info.cgroup != nil && !e.whole && !e.differs {
 			hb.Whole = false
 		}
 		if e.takesPart() {
@@ -80,8 +80,8 @@ func (r *reflex) lendable(ctx context.Context, onTime bool) api.Resources {
 			r.unknownIdle(ctx, err)
 			return api.Resources{}
 		}
-		r.lendCPU = lendableCPU(usedMilli, r.cpuTimes, times)
 		r.capacity.CPUMilli, r.idle.CPUMilli = useOfCPU(r.cpuTimes, times)
+		r.lendCPU = lendableCPU(usedMilli, r.capacity.CPUMilli, r.idle.CPUMilli)
 		r.cpuTimes = times
 	}
 	node, err := readNodeMemory(r.settings.ProcRoot)
@@ -103,12 +103,12 @@ func (r *reflex) unknownIdle(ctx context.Context, err error) {
 	r.log.Error(err, "lending nothing, because what the node has idle is unknown")
 }
 
-// lendableCPU is in milli CPU; 0 until there is a time to measure over.
-func lendableCPU(usedMilli int64, before, after cpuTimes) int64 {
-	if before.total == 0 {
+// lendableCPU is in milli CPU; 0 while the node's CPU is not known.
+func lendableCPU(usedMilli, capacityMilli, idleMilli int64) int64 {
+	if capacityMilli == 0 {
 		return 0
 	}
-	return max(0, usedMilli+after.idleMilli(before)-after.cpus*1000/reservePart)
+	return max(0, usedMilli+idleMilli-capacityMilli/reservePart)
 }
 
 // useOfCPU is how much CPU the node has and how much of it was idle, in milli CPU; 0 until there

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,15 +13,22 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/go-logr/logr"
+	"go.opentelemetry.io/otel/metric"
+
 	"libra.dev/libra/pkg/api"
 )
 
 const (
 	journalVersion = 1
-	journalSuffix  = ".json"
 	journalLock    = "lock"
 
-	journalUnfinished = ".new"
+	// The files of the journal are named for the container, and by suffix for what it is owed: its CPU limit,
+	// where a loan changes it; the limit of its pod's spec, where the clamps changed it; its pod's CPU weight.
+	limitSuffix, ceilingSuffix, weightSuffix = ".json", ".ceiling", ".weight"
+	unfinishedSuffix                         = ".new"
+	// ceilingsDir is where an agent that this one replaces may have kept ceilings.
+	ceilingsDir = "ceilings"
 )
 
 // errHeld says that another agent holds the journal.
@@ -28,7 +36,7 @@ var errHeld = errors.New("another agent of this node holds it")
 
 var containerIDPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$`)
 
-// debt is what the agent owes a container that it has changed or is about to change.
+// debt is the CPU limit that a container gets back.
 type debt struct {
 	Version    int           `json:"v"`
 	Container  string        `json:"container"`
@@ -37,16 +45,48 @@ type debt struct {
 	Allocation api.Resources `json:"allocation"` // zero where the user set no limit
 }
 
+func (d debt) check(container string) error {
+	if d.Version != journalVersion || d.Container != container || d.Pod == "" {
+		return fmt.Errorf("it has a wrong version, container or pod: want version %d, the container of the file's name, and a pod", journalVersion)
+	}
+	return nil
+}
+
+// weightDebt is the weight of a pod without Libra. The pod's cgroup outlives its
+// containers, so the debt names it by its path.
+type weightDebt struct {
+	Version   int    `json:"v"`
+	Container string `json:"container"` // names the file
+	Pod       string `json:"pod"`       // namespace/name
+	Function  string `json:"function"`  // namespace/revision
+	Path      string `json:"path"`      // relative to where cgroups are mounted
+	Weight    int64  `json:"weight"`    // in the kernel's unit
+
+	// found is the weight that was there when giving it back failed; zero before the first
+	// try. A different weight later is new from the kubelet.
+	found int64
+}
+
+func (d weightDebt) check(container string) error {
+	if d.Version != journalVersion || d.Container != container || d.Pod == "" || d.Weight <= 0 || !filepath.IsLocal(d.Path) {
+		return fmt.Errorf("it has a wrong version, container, pod, weight or path: "+
+			"want version %d, the container of the file's name, a pod, a weight above 0, and a path below the cgroups", journalVersion)
+	}
+	return nil
+}
+
 // journal keeps debts in a directory, a file each, so that they outlive the agent. They need not
 // outlive the machine, which takes the containers with it, so nothing is flushed to disk.
 type journal struct {
-	dir  string
-	lock *os.File
+	dir    string
+	lock   *os.File
+	log    logr.Logger
+	errors metric.Int64Counter
 }
 
 // openJournal creates the directory if it is missing, and locks it until close. It fails with
 // errHeld while another agent holds the lock, and while an agent that ends removes it.
-func openJournal(dir string) (*journal, error) {
+func openJournal(dir string, log logr.Logger, errorCount metric.Int64Counter) (*journal, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("making the journal's folder: %w", err)
 	}
@@ -61,7 +101,7 @@ func openJournal(dir string) (*journal, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("locking the journal %s: %w", dir, err), lock.Close())
 	}
-	return &journal{dir: dir, lock: lock}, nil
+	return &journal{dir: dir, lock: lock, log: log, errors: errorCount}, nil
 }
 
 // named says whether a file still has its name: one that has lost it locks nothing.
@@ -84,87 +124,113 @@ func (j *journal) close() error {
 	return errors.Join(err, j.lock.Close())
 }
 
-// load reads all debts and returns an error for each file that it could not read. Such a file
-// stays: it may be a newer agent's debt. Unfinished files are removed, since nothing was owed for
-// them yet.
-func (j *journal) load() (debts []debt, unread []error) {
+// owed is what a journal holds.
+type owed struct {
+	limits, ceilings []debt
+	weights          []weightDebt
+}
+
+// load reads the journal. A file that it cannot read stays: it may be a newer agent's debt. Unfinished
+// files are removed, since nothing was owed for them yet.
+func (j *journal) load() (found owed) {
+	unread := j.moveCeilings()
 	entries, err := os.ReadDir(j.dir)
 	if err != nil {
-		return nil, []error{fmt.Errorf("reading the journal: %w", err)}
+		unread = append(unread, fmt.Errorf("reading the journal: %w", err))
 	}
 	for _, e := range entries {
-		if e.Name() == journalLock || strings.HasSuffix(e.Name(), weightSuffix) || e.IsDir() {
+		if e.IsDir() || e.Name() == journalLock {
 			continue
 		}
-		if strings.HasSuffix(e.Name(), journalUnfinished) {
-			if err := os.Remove(filepath.Join(j.dir, e.Name())); err != nil {
-				unread = append(unread, fmt.Errorf("removing an unfinished file from the journal: %w", err))
-			}
-			continue
+		var err error
+		switch filepath.Ext(e.Name()) {
+		case unfinishedSuffix:
+			err = os.Remove(filepath.Join(j.dir, e.Name()))
+		case limitSuffix:
+			err = read(j, e.Name(), &found.limits)
+		case ceilingSuffix:
+			err = read(j, e.Name(), &found.ceilings)
+		case weightSuffix:
+			err = read(j, e.Name(), &found.weights)
+		default:
+			err = fmt.Errorf("it is not a debt: the name of a debt ends in %s, %s or %s", limitSuffix, ceilingSuffix, weightSuffix)
 		}
-		d, err := j.read(e.Name())
 		if err != nil {
-			unread = append(unread, err)
-			continue
+			unread = append(unread, fmt.Errorf("journal file %s: %w", e.Name(), err))
 		}
-		debts = append(debts, d)
 	}
-	return debts, unread
+	if len(unread) > 0 {
+		j.errors.Add(context.Background(), int64(len(unread)))
+		j.log.Error(errors.Join(unread...), "leaving unreadable journal files in place; what they record is not returned")
+	}
+	return found
 }
 
-func (j *journal) read(name string) (debt, error) {
-	var d debt
-	id, ok := strings.CutSuffix(name, journalSuffix)
-	if !ok {
-		return d, fmt.Errorf("journal file %s is not a debt: the name of a debt ends in %s", name, journalSuffix)
+// moveCeilings takes over the ceilings in a folder of their own.
+func (j *journal) moveCeilings() (failed []error) {
+	folder := filepath.Join(j.dir, ceilingsDir)
+	entries, _ := os.ReadDir(folder) // there is none on most nodes
+	for _, e := range entries {
+		if id, ok := strings.CutSuffix(e.Name(), limitSuffix); ok {
+			if err := os.Rename(filepath.Join(folder, e.Name()), j.path(id, ceilingSuffix)); err != nil {
+				failed = append(failed, fmt.Errorf("moving a ceiling in the journal: %w", err))
+			}
+		}
 	}
+	if len(failed) == 0 {
+		os.RemoveAll(folder) //nolint:errcheck // nothing in it is owed
+	}
+	return failed
+}
+
+// read adds to all what a file holds.
+func read[T interface{ check(container string) error }](j *journal, name string, all *[]T) error {
 	text, err := os.ReadFile(filepath.Join(j.dir, name))
 	if err != nil {
-		return d, fmt.Errorf("reading the journal: %w", err)
+		return err
 	}
-	if err := json.Unmarshal(text, &d); err != nil {
-		return d, fmt.Errorf("reading journal file %s: %w", name, err)
+	var one T
+	if err := json.Unmarshal(text, &one); err != nil {
+		return err
 	}
-	if d.Version != journalVersion || d.Container != id || d.Pod == "" {
-		return d, fmt.Errorf("journal file %s has a wrong version, container or pod: want version %d, the container of the file's name, and a pod", name, journalVersion)
+	if err := one.check(strings.TrimSuffix(name, filepath.Ext(name))); err != nil {
+		return err
 	}
-	return d, nil
+	*all = append(*all, one)
+	return nil
 }
 
-// put writes a debt, replacing any earlier one to its container.
-func (j *journal) put(d debt) error {
-	d.Version = journalVersion
-	return j.write(d.Container, journalSuffix, d.Pod, d)
-}
-
-// write writes what is owed to a container, replacing what was there.
-func (j *journal) write(container, suffix, pod string, owed any) error {
+// put writes what a container is owed, replacing what was there.
+func (j *journal) put(container, suffix string, debt any) (err error) {
+	defer func() {
+		if err != nil {
+			j.errors.Add(context.Background(), 1)
+		}
+	}()
 	if !containerIDPattern.MatchString(container) {
 		return fmt.Errorf("container ID %q cannot name a journal file: it must match %s", container, containerIDPattern)
 	}
-	text, err := json.Marshal(owed)
+	text, err := json.Marshal(debt)
 	if err != nil {
-		return fmt.Errorf("recording the debt to pod %s: %w", pod, err)
+		return fmt.Errorf("recording what container %s is owed: %w", container, err)
 	}
 	path := j.path(container, suffix)
-	unfinished := path + journalUnfinished
+	unfinished := path + unfinishedSuffix
 	if err := os.WriteFile(unfinished, text, 0o600); err != nil {
-		return fmt.Errorf("recording the debt to pod %s: %w", pod, err)
+		return fmt.Errorf("recording what container %s is owed: %w", container, err)
 	}
 	if err := os.Rename(unfinished, path); err != nil {
-		return fmt.Errorf("recording the debt to pod %s: %w", pod, err)
+		return fmt.Errorf("recording what container %s is owed: %w", container, err)
 	}
 	return nil
 }
 
-// remove forgets the debt to a container, if there is one.
-func (j *journal) remove(container string) error { return j.erase(container, journalSuffix) }
-
-func (j *journal) erase(container, suffix string) error {
+// forget removes what a container is owed, if the journal has it.
+func (j *journal) forget(container, suffix string) {
 	if err := os.Remove(j.path(container, suffix)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("removing a debt from the journal: %w", err)
+		j.errors.Add(context.Background(), 1)
+		j.log.Error(err, "could not remove a debt from the journal; the next agent to start sets the CPU limit or weight again")
 	}
-	return nil
 }
 
 func (j *journal) path(container, suffix string) string {

@@ -7,34 +7,75 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 
 	"libra.dev/libra/pkg/api"
 )
 
-func TestJournal(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "made")
-	j, err := openJournal(dir)
+// testJournal is a journal whose errors a test counts.
+type testJournal struct {
+	*journal
+	testing.TB
+	told *sdkmetric.ManualReader
+}
+
+func openTestJournal(t testing.TB, dir string) (*testJournal, error) {
+	t.Helper()
+	told := sdkmetric.NewManualReader()
+	m, err := newMetrics(sdkmetric.NewMeterProvider(sdkmetric.WithReader(told)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := openJournal(dir); !errors.Is(err, errHeld) {
+	j, err := openJournal(dir, logr.Discard(), m.journalErrors)
+	return &testJournal{j, t, told}, err
+}
+
+func newTestJournal(t testing.TB, dir string) *testJournal {
+	t.Helper()
+	j, err := openTestJournal(t, dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return j
+}
+
+// read loads the journal and returns how many files it could not read.
+func (j *testJournal) read() (found owed, unread int64) {
+	j.Helper()
+	before := j.counted()
+	found = j.load()
+	return found, j.counted() - before
+}
+
+func (j *testJournal) counted() int64 {
+	return (&rig{fatal: j, ctx: j.Context(), metrics: j.told}).counted("libra.agent.journal.errors", "")
+}
+
+func TestJournal(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "made")
+	j := newTestJournal(t, dir)
+	if _, err := openTestJournal(t, dir); !errors.Is(err, errHeld) {
 		t.Errorf("a second agent gets %v, want %v", err, errHeld)
 	}
 	d := debt{Version: journalVersion, Container: id, Pod: "default/p", Function: "default/f", Allocation: api.Resources{CPUMilli: 500}}
 	for _, put := range []debt{{Container: id, Pod: "default/p"}, d} {
-		if err := j.put(put); err != nil {
+		if err := j.put(id, limitSuffix, put); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for _, container := range []string{"", "..", "../other", "a/b", strings.Repeat("a", 200)} {
-		if err := j.put(debt{Container: container, Pod: "default/p"}); err == nil {
+		if err := j.put(container, limitSuffix, debt{Container: container, Pod: "default/p"}); err == nil {
 			t.Errorf("container %q was written down", container)
 		}
 	}
+	if n := j.counted(); n != 5 {
+		t.Errorf("%d errors are counted, want those 5", n)
+	}
 	for name, text := range map[string]string{
 		"cut.json": `{"v":1,"conta`, "other.json": `{"v":1,"container":"id","pod":"default/p"}`,
-		"newer.json": `{"v":2,"container":"newer","pod":"default/p"}`, "unfinished.json.new": "",
+		"newer.json": `{"v":2,"container":"newer","pod":"default/p"}`, "unfinished.json.new": "", "unknown.debt": "",
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -43,47 +84,43 @@ func TestJournal(t *testing.T) {
 	if err := j.close(); err != nil {
 		t.Fatal(err)
 	}
-	if j, err = openJournal(dir); err != nil {
-		t.Fatal(err)
-	}
+	j = newTestJournal(t, dir)
 	defer j.close() //nolint:errcheck // the test ends
 	for range 2 {
-		debts, unread := j.load()
-		if len(unread) != 3 {
-			t.Errorf("unread are %v, want three files", unread)
+		found, unread := j.read()
+		if unread != 4 {
+			t.Errorf("%d files were not read, want four", unread)
 		}
-		if diff := cmp.Diff([]debt{d}, debts); diff != "" {
+		if diff := cmp.Diff([]debt{d}, found.limits); diff != "" {
 			t.Errorf("debts (-want +got):\n%s", diff)
 		}
 	}
 	for range 2 {
-		if err := j.remove(id); err != nil {
-			t.Error(err)
+		before := j.counted()
+		if j.forget(id, limitSuffix); j.counted() != before {
+			t.Error("forgetting failed")
 		}
 	}
-	if debts, _ := j.load(); len(debts) != 0 {
-		t.Errorf("debts %v after the last was removed", debts)
+	if found, _ := j.read(); len(found.limits) != 0 {
+		t.Errorf("debts %v after the last was removed", found.limits)
 	}
 	var left []string
 	entries, err := os.ReadDir(dir)
 	for _, e := range entries {
 		left = append(left, e.Name())
 	}
-	if diff := cmp.Diff([]string{"cut.json", "lock", "newer.json", "other.json"}, left); diff != "" || err != nil {
+	if diff := cmp.Diff([]string{"cut.json", "lock", "newer.json", "other.json", "unknown.debt"}, left); diff != "" || err != nil {
 		t.Errorf("%v; files left (-want +got):\n%s", err, diff)
 	}
 }
 
 func TestJournalOfWeights(t *testing.T) {
 	dir := t.TempDir()
-	j, err := openJournal(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	j := newTestJournal(t, dir)
 	defer j.close() //nolint:errcheck // the test ends
-	d := weightDebt{Version: weightVersion, Container: id, Pod: "default/p", Function: "default/f", Path: "cpu/kubepods/pod7", Weight: 102}
+	d := weightDebt{Version: journalVersion, Container: id, Pod: "default/p", Function: "default/f", Path: "cpu/kubepods/pod7", Weight: 102}
 	for _, put := range []weightDebt{{Container: id, Pod: "default/p", Path: "cpu", Weight: 7}, d} {
-		if err := j.putWeight(put); err != nil {
+		if err := j.put(id, weightSuffix, put); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -98,18 +135,56 @@ func TestJournalOfWeights(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	debts, unread := j.loadWeights()
-	if len(debts) != 1 || debts[0] != d || len(unread) != 5 {
-		t.Errorf("the journal has %+v, and %d files were not read: %v", debts, len(unread), errors.Join(unread...))
+	found, unread := j.read()
+	if len(found.weights) != 1 || found.weights[0] != d || unread != 5 {
+		t.Errorf("the journal has %+v, and %d files were not read", found.weights, unread)
 	}
-	if limits, unread := j.load(); len(limits) > 0 || len(unread) > 0 {
-		t.Errorf("weights are taken for limits: %+v, %v", limits, unread)
+	if len(found.limits) > 0 || len(found.ceilings) > 0 {
+		t.Errorf("weights are taken for limits: %+v", found)
 	}
-	if err := j.removeWeight(id); err != nil {
+	j.forget(id, weightSuffix)
+	if found, _ := j.read(); len(found.weights) > 0 {
+		t.Errorf("debts are left: %+v", found.weights)
+	}
+}
+
+// What a container is owed for a loan and what for its ceiling are two debts. An agent that this one replaces may
+// have kept ceilings in a folder of their own.
+func TestJournalOfCeilings(t *testing.T) {
+	dir := t.TempDir()
+	folder := filepath.Join(dir, ceilingsDir)
+	if err := os.Mkdir(folder, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if debts, _ := j.loadWeights(); len(debts) > 0 {
-		t.Errorf("debts are left: %+v", debts)
+	for name, text := range map[string]string{journalLock: "", "old.json": `{"v":1,"container":"old","pod":"default/q"}`, "cut.json.new": ""} {
+		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	j := newTestJournal(t, dir)
+	limit := debt{Version: journalVersion, Container: id, Pod: "default/p", Allocation: api.Resources{CPUMilli: 500}}
+	ceiling := limit
+	ceiling.Allocation.CPUMilli = 2000
+	for suffix, d := range map[string]debt{limitSuffix: limit, ceilingSuffix: ceiling} {
+		if err := j.put(id, suffix, d); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := owed{limits: []debt{limit}, ceilings: []debt{ceiling, {Version: journalVersion, Container: "old", Pod: "default/q"}}}
+	for range 2 {
+		found, unread := j.read()
+		if diff := cmp.Diff(want, found, cmp.AllowUnexported(owed{})); diff != "" || unread != 0 {
+			t.Errorf("%d files were not read; the journal (-want +got):\n%s", unread, diff)
+		}
+	}
+	if _, err := os.Stat(folder); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the folder is still there: %v", err)
+	}
+	for _, container := range []string{id, "old"} {
+		j.forget(container, ceilingSuffix)
+	}
+	if found, _ := j.read(); len(found.limits) != 1 || len(found.ceilings) != 0 {
+		t.Errorf("the journal has %+v after ceilings were forgotten", found)
 	}
 }
 
@@ -117,7 +192,7 @@ func TestJournalOfWeights(t *testing.T) {
 // finds that.
 func TestAJournalThatOwesNothingLeavesNothing(t *testing.T) {
 	dir := t.TempDir()
-	left := func(of *journal) (names []string) {
+	left := func(of *testJournal) (names []string) {
 		t.Helper()
 		if err := of.close(); err != nil {
 			t.Fatal(err)
@@ -131,25 +206,15 @@ func TestAJournalThatOwesNothingLeavesNothing(t *testing.T) {
 		}
 		return names
 	}
-	open := func() *journal {
-		t.Helper()
-		j, err := openJournal(dir)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return j
-	}
-	j := open()
-	if err := j.put(debt{Container: id, Pod: "default/p"}); err != nil {
+	j := newTestJournal(t, dir)
+	if err := j.put(id, limitSuffix, debt{Container: id, Pod: "default/p"}); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]string{id + journalSuffix, journalLock}, left(j)); diff != "" {
+	if diff := cmp.Diff([]string{id + limitSuffix, journalLock}, left(j)); diff != "" {
 		t.Errorf("with a debt (-want +got):\n%s", diff)
 	}
-	j = open()
-	if err := j.remove(id); err != nil {
-		t.Fatal(err)
-	}
+	j = newTestJournal(t, dir)
+	j.forget(id, limitSuffix)
 	if names := left(j); names != nil {
 		t.Errorf("without one there are %v", names)
 	}

@@ -20,13 +20,16 @@ import (
 	"k8s.io/utils/clock"
 	"knative.dev/serving/pkg/apis/serving"
 	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
 	"libra.dev/libra/pkg/settings"
+	"libra.dev/libra/resizer/actuate"
 	"libra.dev/libra/resizer/agent"
 	"libra.dev/libra/resizer/cgroup"
 	"libra.dev/libra/resizer/cgroup/cgrouptest"
@@ -154,7 +157,8 @@ func runOnKernel(t *testing.T) *onKernel {
 	revision := &servingv1.Revision{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "f-00001", UID: "u1"}}
 	revision.Spec.Containers = []corev1.Container{{Resources: corev1.ResourceRequirements{Limits: owed.List()}}}
 	kube := fake.NewClientBuilder().WithScheme(options.Scheme).
-		WithObjects(podOf(donor, k.donor.made.ID), podOf(borrower, k.borrower.made.ID), revision).Build()
+		WithObjects(podOf(donor, k.donor.made.ID), podOf(borrower, k.borrower.made.ID), revision).
+		WithInterceptorFuncs(interceptor.Funcs{Get: resizedByLibra}).Build()
 	a, tracker, err := agent.New(clock.RealClock{}, kube, kube, owners{},
 		agent.Settings{Node: "n1", CgroupRoot: k.donor.made.Root, JournalDir: k.journal, ProcRoot: "/proc", SampleLowered: 10 * time.Millisecond},
 		agent.Redis{Pool: k.pool, Watcher: k.pool, Observer: k.pool}, sdkmetric.NewMeterProvider(), tracenoop.NewTracerProvider())
@@ -195,6 +199,17 @@ func runOnKernel(t *testing.T) *onKernel {
 	})
 	t.Cleanup(k.stop)
 	return k
+}
+
+// resizedByLibra reads an object of which Libra set the memory limit, if it is a pod. The fake client knows of no
+// subresources in managed fields.
+func resizedByLibra(ctx context.Context, c client.WithWatch, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
+	err := c.Get(ctx, key, obj, opts...)
+	if pod, ok := obj.(*corev1.Pod); ok {
+		pod.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: actuate.FieldManager, Subresource: "resize", FieldsV1: &metav1.FieldsV1{Raw: fmt.Appendf(nil,
+			`{"f:spec":{"f:containers":{"k:{\"name\":\"%s\"}":{"f:resources":{"f:limits":{"f:memory":{}}}}}}}`, api.UserContainer)}}}
+	}
+	return err
 }
 
 // owners makes the source owners everywhere.

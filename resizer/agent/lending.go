@@ -90,12 +90,8 @@ func (t *Tracker) lend(ctx context.Context, pod *corev1.Pod, info *podInfo) erro
 		return unknown
 	}
 	info.node = true
-	if unknown != nil {
+	if unknown != nil || mode != api.ModeFull {
 		return unknown
-	}
-	info.lends = true
-	if mode != api.ModeFull {
-		return nil
 	}
 	var err error
 	info.ceilingMilli, err = t.ceilingOf(ctx, pod, allocation.CPUMilli, set)

@@ -58,26 +58,26 @@ func TestTrackerFollowsSettingsAndRevisions(t *testing.T) {
 		_, err := tracker.Reconcile(t.Context(), reconcile.Request{NamespacedName: types.NamespacedName{Namespace: "default", Name: name}})
 		return tracker.pods.byPod["default/"+name], err
 	}
-	want := func(what string, node, lends bool, allocationMilli int64) {
+	want := func(what string, node bool, allocationMilli int64) {
 		t.Helper()
 		info, err := look("p")
-		if err != nil || info.node != node || info.lends != lends || info.allocation.CPUMilli != allocationMilli {
-			t.Errorf("%s: node %v, lends %v, %dm, %v; want %v, %v, %dm", what, info.node, info.lends, info.allocation.CPUMilli, err, node, lends, allocationMilli)
+		if err != nil || info.node != node || info.allocation.CPUMilli != allocationMilli {
+			t.Errorf("%s: node %v, %dm, %v; want %v, %dm", what, info.node, info.allocation.CPUMilli, err, node, allocationMilli)
 		}
 	}
-	want("observe", false, false, 0)
+	want("observe", false, 0)
 	lending.mode = api.ModeLend
 	failing = errors.New("away")
-	if info, err := look("p"); !errors.Is(err, failing) || info.lends || info.container != id {
+	if info, err := look("p"); !errors.Is(err, failing) || !info.allocation.IsZero() || info.container != id {
 		t.Errorf("without an API server: %+v, %v; want the container, which is not weighed, and another try", info, err)
 	}
 	failing = nil
-	want("lend", true, true, 700)
+	want("lend", true, 700)
 	if info, _ := look("p"); info.ceilingMilli != 0 {
 		t.Errorf("in lend the pod may use %dm of what the node has idle, want none", info.ceilingMilli)
 	}
 	lending.mode = api.ModeFull
-	want("full", true, true, 700)
+	want("full", true, 700)
 	if info, _ := look("p"); info.ceilingMilli != 1800 {
 		t.Errorf("in full the pod may use %dm, want up to what the node has but for the reserve", info.ceilingMilli)
 	}
@@ -93,9 +93,9 @@ func TestTrackerFollowsSettingsAndRevisions(t *testing.T) {
 		t.Errorf("the Revision was read %d times, want once", reads)
 	}
 	lending.source = api.SourceOwners
-	want("owners", false, false, 700)
+	want("owners", false, 700)
 	lending.source = api.SourceNode
-	if info, err := look("q"); err == nil || !strings.Contains(err.Error(), "UID") || info.lends {
+	if info, err := look("q"); err == nil || !strings.Contains(err.Error(), "UID") || !info.allocation.IsZero() {
 		t.Errorf("a pod of a Revision that is not there any more: %+v, %v; want that it is not weighed", info, err)
 	}
 
@@ -107,6 +107,65 @@ func TestTrackerFollowsSettingsAndRevisions(t *testing.T) {
 	lending.change()
 	if queue.Len() != 2 {
 		t.Errorf("%d pods are looked at when the settings change, want both", queue.Len())
+	}
+}
+
+// The agent sees from a pod's spec and its managed fields who set its limits.
+func TestTrackerSeesOtherManagers(t *testing.T) {
+	options, err := ManagerOptions("n1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	more := api.Resources{CPUMilli: 900, MemoryBytes: 2 * userLimits.MemoryBytes}
+	pod := podRunning(id)
+	pod.Labels = map[string]string{serving.RevisionLabelKey: "f-00001", serving.RevisionUID: "u1"}
+	var fields []metav1.ManagedFieldsEntry
+	var failing error
+	kube := fake.NewClientBuilder().WithScheme(options.Scheme).WithObjects(pod, revisionOf(userLimits), nodeOfTwo()).
+		WithInterceptorFuncs(interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
+			if _, ok := obj.(*servingv1.Revision); ok && failing != nil {
+				return failing
+			}
+			return errors.Join(c.Get(ctx, key, obj, opts...), withFields(obj, fields))
+		}}).Build()
+	_, tracker, _ := newTestAgent(t, clock.RealClock{}, kube, cgrouptest.Tree(t, cgrouptest.V2(filepath.Join("kubepods", id))), nil, nil)
+	for _, source := range []api.Source{api.SourceNode, api.SourceOwners} {
+		for name, tc := range map[string]struct {
+			mode   api.Mode
+			limits api.Resources
+			libra  []string // the limits that Libra set
+			want   bool
+		}{
+			"as in the Revision":              {api.ModeFull, userLimits, nil, false},
+			"another":                         {api.ModeFull, more, nil, true},
+			"another, of CPU":                 {api.ModeFull, api.Resources{CPUMilli: 900, MemoryBytes: userLimits.MemoryBytes}, nil, true},
+			"another, of memory":              {api.ModeLend, api.Resources{CPUMilli: 500, MemoryBytes: 300 * mib}, nil, true},
+			"another, of memory beside Libra": {api.ModeFull, more, []string{"cpu"}, true},
+			"Libra":                           {api.ModeFull, more, []string{"cpu", "memory"}, false},
+			"it only observes":                {api.ModeObserve, more, nil, false},
+		} {
+			t.Run(string(source)+"/"+name, func(t *testing.T) {
+				tracker.lending, tracker.allocations.byUID = &fixedLending{mode: tc.mode, source: source}, map[types.UID]api.Resources{}
+				fields = setByLibra("renamed", tc.libra...)
+				pod.Spec.Containers[1].Resources.Limits = tc.limits.List()
+				if err := kube.Update(t.Context(), pod); err != nil {
+					t.Fatal(err)
+				}
+				for _, failing = range []error{nil, errors.New("away")} {
+					_, err := tracker.Reconcile(t.Context(), reconcile.Request{NamespacedName: types.NamespacedName{Namespace: "default", Name: "p"}})
+					if err != nil && failing == nil {
+						t.Fatal(err)
+					}
+					info := tracker.pods.byPod["default/p"]
+					if info.foreign != tc.want {
+						t.Errorf("another manager set its limits: %v, want %v, where reading the Revision gives %v", info.foreign, tc.want, failing)
+					}
+					if asks := info.borrowsBeyond() != 0; asks != (!tc.want && source == api.SourceOwners && tc.mode == api.ModeFull) {
+						t.Errorf("it may ask for more CPU: %v", asks)
+					}
+				}
+			})
+		}
 	}
 }
 
@@ -127,7 +186,7 @@ func TestMemoryOwedOfObservers(t *testing.T) {
 	_, tracker, _ := newTestAgent(t, clock.RealClock{}, kube, "", nil, nil)
 	for pod, want := range map[*corev1.Pod]int64{resized: userLimits.MemoryBytes, other: 0} {
 		var info podInfo
-		if err := tracker.lend(t.Context(), pod, &info); err != nil || info.memoryOwed != want || info.borrows || info.lends || !info.allocation.IsZero() {
+		if err := tracker.lend(t.Context(), pod, &info); err != nil || info.memoryOwed != want || info.borrows || info.node || !info.allocation.IsZero() {
 			t.Errorf("%s: %+v, %v; want that it is owed %d bytes and takes no part", pod.Name, info, err, want)
 		}
 	}

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"k8s.io/utils/clock"
@@ -48,8 +49,12 @@ type link struct {
 	beats  chan pool.Heartbeat // to send
 	states chan news           // for the reflex
 
-	strikes *pending[bool]  // whether the pod was idle
-	asks    *pending[int64] // milli CPU
+	// strikes make the pool revoke what donors lend of their CPU. Each says whether the donor was idle
+	// when its use was seen.
+	strikes *pending[bool]
+	// asks ask the pool to lend containers so many milli CPU, if it can. A container that still wants
+	// it asks again.
+	asks *pending[int64]
 }
 
 func newLink(clk clock.WithTicker, p Pool, node string, m *metrics) *link {
@@ -79,14 +84,6 @@ func signal(c chan struct{}) {
 	default:
 	}
 }
-
-// strike makes the pool revoke what a donor lends of its CPU. idle says whether the donor was
-// idle when its use was seen.
-func (l *link) strike(pod string, idle bool) { l.strikes.put(pod, idle) }
-
-// ask asks the pool to lend a container so much CPU, if it can. A container that still wants it
-// asks again.
-func (l *link) ask(pod string, milli int64) { l.asks.put(pod, milli) }
 
 // run makes the calls, one at a time. Those that revoke loans come first.
 func (l *link) run(ctx context.Context) {
@@ -147,22 +144,20 @@ func (l *link) read(ctx context.Context) error {
 	return nil
 }
 
-// revoke makes the pool revoke the loans of all donors that the safeguard restored. A call that
-// fails stays pending.
-func (l *link) revoke(ctx context.Context) error {
-	var failed error
+// revoke makes the pool revoke the loans of all donors that the safeguard restored. After one
+// failure the next call would only wait as long again: what was not revoked stays pending.
+func (l *link) revoke(ctx context.Context) (failed error) {
 	for pod, idle := range l.strikes.take() {
-		callCtx, cancel := context.WithTimeout(ctx, poolTimeout)
-		err := failed // after one failure, the next call would only wait as long again
-		if err == nil {
-			_, err = l.pool.Safeguard(callCtx, l.node, pod, idle)
-		}
-		cancel()
-		if err != nil {
-			failed = err
+		if failed == nil {
+			callCtx, cancel := context.WithTimeout(ctx, poolTimeout)
+			_, failed = l.pool.Safeguard(callCtx, l.node, pod, idle)
+			cancel()
+			if failed == nil {
+				continue
+			}
 			l.metrics.redisFailed(ctx, "safeguard")
-			l.strike(pod, idle)
 		}
+		l.strikes.put(pod, idle)
 	}
 	return failed
 }
@@ -193,4 +188,38 @@ func (l *link) beat(ctx context.Context, hb pool.Heartbeat) {
 		logf.FromContext(ctx).Error(err, "could not send a heartbeat; the next one is due within a second")
 	}
 	l.metrics.opened(ctx, open && err == nil)
+}
+
+// pending holds the latest value to call the pool with for each pod. The number of
+// pods bounds it.
+type pending[T any] struct {
+	some chan struct{} // of capacity 1: something is pending
+
+	mu    sync.Mutex
+	byPod map[string]T
+}
+
+func newPending[T any]() *pending[T] {
+	return &pending[T]{some: make(chan struct{}, 1), byPod: map[string]T{}}
+}
+
+func (p *pending[T]) put(pod string, v T) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.byPod[pod] = v
+	signal(p.some)
+}
+
+func (p *pending[T]) drop(pod string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.byPod, pod)
+}
+
+func (p *pending[T]) take() map[string]T {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	taken := p.byPod
+	p.byPod = map[string]T{}
+	return taken
 }

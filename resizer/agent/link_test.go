@@ -2,10 +2,12 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"k8s.io/utils/clock"
 
@@ -72,9 +74,9 @@ func TestNoStrikeWaitsForAsks(t *testing.T) {
 	}
 	p := &strikingPool{}
 	l := newLink(clock.RealClock{}, p, node, m)
-	p.fire = func() { l.strike("default/donor", false) }
+	p.fire = func() { l.strikes.put("default/donor", false) }
 	for _, pod := range []string{"default/a", "default/b", "default/c"} {
-		l.ask(pod, 100)
+		l.asks.put(pod, 100)
 	}
 	l.sendAsks(t.Context())
 	if got := p.asked.Load(); got != 1 {
@@ -82,5 +84,40 @@ func TestNoStrikeWaitsForAsks(t *testing.T) {
 	}
 	if strikes := l.strikes.take(); len(strikes) != 1 {
 		t.Errorf("strikes %v are left to be sent, want that of the donor", strikes)
+	}
+}
+
+// lostPool answers no safeguard.
+type lostPool struct {
+	noPool
+	called int
+}
+
+func (p *lostPool) Safeguard(context.Context, string, string, bool) (int64, error) {
+	p.called++
+	return 0, errors.New("away")
+}
+
+// Calls that were not made did not fail, and are made later.
+func TestStrikesStayPending(t *testing.T) {
+	told := sdkmetric.NewManualReader()
+	m, err := newMetrics(sdkmetric.NewMeterProvider(sdkmetric.WithReader(told)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &lostPool{}
+	l := newLink(clock.RealClock{}, p, node, m)
+	want := map[string]bool{"default/a": true, "default/b": false, "default/c": true}
+	for pod, idle := range want {
+		l.strikes.put(pod, idle)
+	}
+	if err := l.revoke(t.Context()); err == nil || p.called != 1 {
+		t.Errorf("%d calls, %v; want one, and its error", p.called, err)
+	}
+	if n := (&rig{fatal: t, ctx: t.Context(), metrics: told}).counted("libra.agent.redis.errors", "safeguard"); n != 1 {
+		t.Errorf("%d failed calls are counted, want 1", n)
+	}
+	if diff := cmp.Diff(want, l.strikes.take()); diff != "" {
+		t.Errorf("pending (-want +got):\n%s", diff)
 	}
 }

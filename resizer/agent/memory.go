@@ -6,6 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"go.opentelemetry.io/otel/metric"
+
 	"libra.dev/libra/resizer/backoff"
 )
 
@@ -217,7 +219,7 @@ func (r *reflex) watchMemory(e *entry, c *container) {
 func (m *memoryUse) inUse() float64 { return float64(m.used) / float64(max(1, m.limit)) }
 
 func (r *reflex) tellRescue(ctx context.Context, e *entry, need int64, result string) {
-	r.metrics.rescues.Add(ctx, 1, ofFunction(e.info.function), ofRescue[result])
+	r.metrics.rescues.Add(ctx, 1, metric.WithAttributes(functionKey.String(e.info.function), resultKey.String(result)))
 	if times, ok := r.repeats.tell(e.pod, "rescue "+result, r.clock.Now()); ok {
 		r.log.Info("a container needs more memory than it was given", "pod", e.pod, "function", e.info.function,
 			"used", e.memory.used, "limit", e.memory.limit, "need", need, "result", result, "times", times)
@@ -225,10 +227,12 @@ func (r *reflex) tellRescue(ctx context.Context, e *entry, need int64, result st
 }
 
 // covers returns the limit up to which the reflex need not be told that use comes near it. A
-// container that may borrow nothing may keep what it has.
+// container that may borrow nothing may keep what it has. A limit below what it is owed is another
+// manager's, in force or to come: Libra neither raises it nor waits for it.
 func (r *reflex) covers(e *entry) int64 {
 	m, keeps := &e.memory, e.memory.keeps(e.info.limits.MemoryBytes)
-	if r.clock.Now().Before(m.refusedUntil) || keeps >= m.limit && (!e.mayBorrow() || m.has() >= needMost*e.info.memoryOwed) {
+	another := e.info.foreign && keeps < e.info.memoryOwed
+	if another || r.clock.Now().Before(m.refusedUntil) || keeps >= m.limit && (!e.mayBorrow() || m.has() >= needMost*e.info.memoryOwed) {
 		return mostBytes
 	}
 	return keeps

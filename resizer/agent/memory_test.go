@@ -131,7 +131,7 @@ func TestNeedsOfALimitThatIsLowered(t *testing.T) {
 func TestNeedsOfAPodThatAnotherManages(t *testing.T) {
 	m := newMemoryRig(t)
 	m.run("a/p", true)
-	m.get("a/p").foreign = true
+	m.inform("a/p", func(i *podInfo) { i.foreign = true })
 	m.expect(t, map[string]int64{"a/p": 500}, map[string]int64{})
 	m.kernel["a/p"].Limit.MemoryBytes = 1024 * mib
 	m.expect(t, map[string]int64{"a/p": 1000}, map[string]int64{"a/p": 1024})
@@ -148,6 +148,57 @@ func TestNeedsOfAPodThatAnotherManages(t *testing.T) {
 		t.Error("not said to be near the lower limit")
 	}
 	m.expect(t, nil, map[string]int64{"a/p": 1024})
+}
+
+// Nothing about a pod whose limits another manager set is the agent's to change, under source node, too. Above
+// all it must not guard the container's memory: nobody raises the limit, so the container would be slowed down
+// for as long as it uses more.
+func TestPodThatAnotherManages(t *testing.T) {
+	const half = 300
+	for name, tc := range map[string]struct {
+		foreign   bool
+		limits    api.Resources
+		inForce   int64 // MiB
+		wantGuard int64
+	}{
+		"nobody":         {false, userLimits, half, guardOf(half * mib)},
+		"CPU and memory": {true, api.Resources{CPUMilli: 900, MemoryBytes: half * mib}, half, 0},
+		"CPU":            {true, api.Resources{CPUMilli: 900, MemoryBytes: userLimits.MemoryBytes}, half, 0},
+		"memory":         {true, api.Resources{CPUMilli: 500, MemoryBytes: half * mib}, half, 0},
+		// A kubelet that cannot resize leaves the higher limit in force.
+		"memory, not in force": {true, api.Resources{CPUMilli: 500, MemoryBytes: half * mib}, userLimits.MemoryBytes / mib, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMemoryRig(t)
+			m.run("a/p", true)
+			m.exchange()
+			m.kernel["a/p"].Limit = api.Resources{CPUMilli: tc.limits.CPUMilli, MemoryBytes: tc.inForce * mib}
+			m.inform("a/p", func(i *podInfo) {
+				i.node, i.ceilingMilli, i.limits, i.foreign = true, 2000, tc.limits, tc.foreign
+			})
+			m.expect(t, map[string]int64{"a/p": 200}, map[string]int64{})
+			if err := m.sampled.get("a/p").guardMemory(); err != nil {
+				t.Fatal(err)
+			}
+			if got := m.kernel["a/p"].guard; got != tc.wantGuard {
+				t.Errorf("slowed down beyond %d bytes, want %d", got, tc.wantGuard)
+			}
+			m.rest(2 * time.Second)
+			if got := m.named()["a/p"]; got == tc.foreign {
+				t.Errorf("the pool is told that it takes part: %v", got)
+			}
+			e := m.get("a/p")
+			if got := e.weighed(); got == tc.foreign {
+				t.Errorf("its weight may change: %v", got)
+			}
+			if _, got := usesIdle(e); got == tc.foreign {
+				t.Errorf("it may use idle CPU: %v", got)
+			}
+			if m.kernel["a/p"].writes != 0 {
+				t.Error("its limit was written")
+			}
+		})
+	}
 }
 
 func TestNeeds(t *testing.T) {
@@ -464,7 +515,7 @@ func TestOwnersAreTheSourceAgain(t *testing.T) {
 		k.pass(10 * time.Millisecond)
 	}
 	for _, pod := range []string{"default/d", "default/b"} {
-		k.inform(pod, func(i *podInfo) { i.node, i.lends = false, false })
+		k.inform(pod, func(i *podInfo) { i.node = false })
 	}
 	k.rest(2 * time.Second)
 	k.want("donor", 2000) // the kubelet has yet to lower it

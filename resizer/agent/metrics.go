@@ -64,19 +64,6 @@ var (
 	ofWeight = metric.WithAttributes(resourceKey.String("weight"))
 )
 
-var ofRescue = map[string]metric.MeasurementOption{
-	rescueAsked:  metric.WithAttributes(resultKey.String(rescueAsked)),
-	rescueNoRoom: metric.WithAttributes(resultKey.String(rescueNoRoom)),
-	rescueUnmet:  metric.WithAttributes(resultKey.String(rescueUnmet)),
-}
-
-var ofReclaim = map[string]metric.MeasurementOption{
-	reclaimTaken:   metric.WithAttributes(resultKey.String(reclaimTaken)),
-	reclaimLess:    metric.WithAttributes(resultKey.String(reclaimLess)),
-	reclaimPressed: metric.WithAttributes(resultKey.String(reclaimPressed)),
-	reclaimFailed:  metric.WithAttributes(resultKey.String(reclaimFailed)),
-}
-
 type metrics struct {
 	invocations  metric.Int64Counter
 	containers   metric.Int64Gauge
@@ -120,7 +107,7 @@ type metrics struct {
 }
 
 func newMetrics(provider metric.MeterProvider) (*metrics, error) {
-	meter := provider.Meter("libra.dev/libra/resizer/agent")
+	meter := provider.Meter(instrumentation)
 	m := &metrics{}
 	var errs []error
 	count := func(name, description string) metric.Int64Counter {
@@ -161,7 +148,7 @@ func newMetrics(provider metric.MeterProvider) (*metrics, error) {
 	m.exceeded = times("libra.agent.exceeded", "Time that more CPU was in force than the node's pods are owed, until borrowers were shrunk")
 	m.below = sum("libra.agent.below.owed", "s", "Time that containers had less CPU in force than their user allocation minus what they lend, by `function`")
 	m.lentCPU = sum("libra.agent.lent.cpu", "{core_second}", "CPU in force below user allocations, in core seconds")
-	m.borrowedCPU = sum("libra.agent.borrowed.cpu", "{core_second}", "CPU in force above user allocations, in core seconds")
+	m.borrowedCPU = sum("libra.agent.borrowed.cpu", "{core_second}", "CPU in force above user allocations, or under source node CPU used above them, in core seconds")
 	m.borrowedMem = sum("libra.agent.borrowed.memory", "{byte_second}", "Memory in force, or asked for, above user allocations, in byte seconds")
 	m.availableCPU = sum("libra.agent.available.cpu", "{core_second}", "CPU in the pool that nobody borrowed, in core seconds")
 	m.availableMem = sum("libra.agent.available.memory", "{byte_second}", "Memory in the pool that nobody borrowed, in byte seconds")
@@ -197,6 +184,7 @@ func newMetrics(provider metric.MeterProvider) (*metrics, error) {
 	}
 	m.journalErrors.Add(context.Background(), 0)
 	m.waitedBeyond.Add(context.Background(), 0)
+	m.opened(context.Background(), false) // until Redis has said otherwise
 	return m, nil
 }
 
@@ -243,11 +231,6 @@ var (
 		return options
 	}()
 )
-
-func (m *metrics) safeguarded(ctx context.Context, function string, reaction time.Duration) {
-	m.safeguards.Add(ctx, 1, ofFunction(function))
-	m.reaction.Record(ctx, reaction.Seconds())
-}
 
 func (m *metrics) opened(ctx context.Context, open bool) {
 	var v int64

@@ -10,7 +10,7 @@ import (
 )
 
 // Prometheus appends units to names, except those in braces: only seconds and bytes
-// may show there. Counters that alerts watch exist before they rise.
+// may show there. What alerts watch exists from the start.
 func TestMetricNames(t *testing.T) {
 	reader := sdkmetric.NewManualReader()
 	m, err := newMetrics(sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)))
@@ -31,7 +31,7 @@ func TestMetricNames(t *testing.T) {
 		return units
 	}
 	units := collect()
-	for _, name := range []string{"libra.agent.journal.errors", "libra.agent.invariant.violations"} {
+	for _, name := range []string{"libra.agent.journal.errors", "libra.agent.invariant.violations", "libra.agent.open"} {
 		if _, ok := units[name]; !ok {
 			t.Errorf("%s is not there from the start", name)
 		}

@@ -22,10 +22,10 @@ func TestIdleCPU(t *testing.T) {
 	if got := before.idleMilli(after); got != 0 {
 		t.Errorf("%dm idle after the counters began anew, want 0", got)
 	}
-	if got := lendableCPU(300, before, after); got != 1100 {
+	if got := lendableCPU(300, 2000, 1000); got != 1100 {
 		t.Errorf("%dm to lend, want what borrowers use and what is idle less a tenth of the node, 1100m", got)
 	}
-	if got := lendableCPU(300, cpuTimes{}, after); got != 0 {
+	if got := lendableCPU(300, 0, 0); got != 0 {
 		t.Errorf("%dm to lend before idle was measured, want 0", got)
 	}
 	if capacity, idle := useOfCPU(before, after); capacity != 2000 || idle != 1000 {

@@ -79,7 +79,7 @@ func (a *Agent) sample(ctx context.Context, pod string, c *container) {
 	}
 	if milli, ask := c.wants(); ask {
 		a.metrics.asks.Add(ctx, 1)
-		a.link.ask(pod, milli)
+		a.link.asks.put(pod, milli)
 	}
 	used, limit, _ := c.memory()
 	if c.sinking.Load() {

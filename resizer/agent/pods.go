@@ -19,9 +19,10 @@ type podInfo struct {
 	limits api.Resources
 	// recorded says that Libra's controller was the last to change the spec's CPU limit.
 	recorded bool
-	// node says that the pod's CPU comes from the source node, and lends that the pod's mode lets
-	// its weight change.
-	node, lends bool
+	// foreign says that another manager set a limit in the spec: then the pod is left alone.
+	foreign bool
+	// node says that the pod's CPU comes from the source node, and that its mode lets its weight change.
+	node bool
 	// strict says that the pod keeps all of its weight while it is owed.
 	strict bool
 	// borrows says that the pod's mode lets it have more than it is owed. memoryOwed is the bytes of
@@ -53,7 +54,7 @@ func (i *podInfo) safeguard() float64 {
 // borrowsBeyond returns how much CPU, in milli, the pod is owed if it may borrow more from
 // others, and 0 if it may not.
 func (i *podInfo) borrowsBeyond() int64 {
-	if !i.borrows || i.node || i.observed != "" {
+	if !i.borrows || i.node || i.foreign || i.observed != "" {
 		return 0
 	}
 	return i.allocation.CPUMilli
@@ -98,7 +99,7 @@ func (p *podInfos) keepLending(pod string, info *podInfo) {
 	}
 	info.allocation, info.memoryOwed = old.allocation, cmp.Or(info.memoryOwed, old.memoryOwed)
 	if old.node {
-		info.node, info.lends, info.ceilingMilli = old.node, old.lends, old.ceilingMilli
+		info.node, info.ceilingMilli = old.node, old.ceilingMilli
 	}
 }
 
@@ -126,13 +127,6 @@ func (p *podInfos) names() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Collect(maps.Keys(p.byPod))
-}
-
-// function returns a pod's function, as namespace/revision.
-func (p *podInfos) function(pod string) string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.byPod[pod].function
 }
 
 // has says whether the pod's container is known, with its cgroup.

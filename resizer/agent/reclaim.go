@@ -6,6 +6,7 @@ import (
 	"syscall"
 	"time"
 
+	"go.opentelemetry.io/otel/metric"
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"libra.dev/libra/resizer/backoff"
@@ -216,10 +217,9 @@ func (a *Agent) reclaimOnce(ctx context.Context) {
 	case err != nil:
 		log = log.WithValues("reason", err.Error())
 	}
-	function := a.reflex.pods.function(next.pod)
-	a.metrics.reclaimed.Add(ctx, taken, ofFunction(function))
-	a.metrics.reclaims.Add(ctx, 1, ofReclaim[result])
-	log.Info("attempted to reclaim memory from an idle container", "pod", next.pod, "function", function, "bytes", taken, "result", result)
+	a.metrics.reclaimed.Add(ctx, taken, ofFunction(next.function))
+	a.metrics.reclaims.Add(ctx, 1, metric.WithAttributes(resultKey.String(result)))
+	log.Info("attempted to reclaim memory from an idle container", "pod", next.pod, "function", next.function, "bytes", taken, "result", result)
 }
 
 // setQuiet tells the reclaimer since when no request is known in a container from which memory may

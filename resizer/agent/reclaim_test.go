@@ -179,11 +179,10 @@ func newReclaimRig(t *testing.T) *reclaimRig {
 }
 
 func (g *reclaimRig) add(pod string, c cgroup.Container) *container {
-	made := &container{id: pod, cgroup: c}
+	made := &container{id: pod, function: pod + "-00001", cgroup: c}
 	quiet := g.clock.Now()
 	made.quiet.Store(&quiet)
 	g.containers.put(pod, made)
-	g.reflex.pods.set(pod, podInfo{function: pod + "-00001", container: pod})
 	return made
 }
 

@@ -91,10 +91,24 @@ type reflex struct {
 	capacity, idle api.Resources
 }
 
-// exceeding says since when more has been in force than is owed, or than is due.
+// exceeding says since when something has been wrong that may be so for a moment.
 type exceeding struct {
 	since   time.Time // zero while it is not
 	counted bool
+}
+
+// count takes in whether it is wrong now, and says once that it has been for longer than most.
+func (x *exceeding) count(wrong bool, now time.Time, most time.Duration) bool {
+	switch {
+	case !wrong:
+		*x = exceeding{}
+	case x.since.IsZero():
+		x.since = now
+	case !x.counted && now.Sub(x.since) > most:
+		x.counted = true
+		return true
+	}
+	return false
 }
 
 // run works until ctx ends. It leaves what it changed as it is: stop gives that back.
@@ -217,7 +231,7 @@ func (r *reflex) round(ctx context.Context) (wrote bool) {
 			}
 		case beat || e.managed() || !e.read || !e.whole || r.concerns(e):
 			r.look(ctx, e)
-			r.adopt(ctx, e)
+			r.adopt(e)
 			r.giveBack(ctx, e)
 			r.leaveCPU(e)
 		}
@@ -275,7 +289,7 @@ func (r *reflex) leaveCPU(e *entry) {
 	}
 	e.written = 0
 	if e.debtor != "" {
-		r.forget(e.debtor)
+		r.journal.forget(e.debtor, limitSuffix)
 		e.debtor = ""
 	}
 	e.owe(0)
@@ -290,27 +304,22 @@ func (r *reflex) concerns(e *entry) bool {
 
 // adopt makes a container one that the agent manages, when it is to be changed for the first
 // time.
-func (r *reflex) adopt(ctx context.Context, e *entry) {
+func (r *reflex) adopt(e *entry) {
 	b := r.balance(e)
 	if !e.read || e.debtor != "" {
 		return
 	}
 	e.owe(e.info.allocation.CPUMilli)
 	if e.owed == 0 {
-		e.foreign = false // there is nothing that another could have changed
+		e.differs = false // loans change no limit of it
 		return
 	}
 	due, inForce := e.due(b), e.inForce()
-	foreign := inForce != e.owed && (inForce != due || !r.concerns(e)) && !e.bumped()
-	if foreign != e.foreign {
-		e.foreign, r.beatDue = foreign, true
-		if foreign {
-			r.log.Info("leaving a pod alone: its limits differ from its Revision's, and another manager of resources, not the agent, changed them",
-				"pod", e.pod, "inForce", inForce, "allocation", e.owed)
-		}
+	if differs := inForce != e.owed && (inForce != due || !r.concerns(e)) && !e.bumped(); differs != e.differs {
+		e.differs, r.beatDue = differs, true
 	}
-	if !foreign && r.concerns(e) && due != e.owed && e.info.observed == "" {
-		r.owe(ctx, e)
+	if !e.leftAlone() && r.concerns(e) && due != e.owed && e.info.observed == "" {
+		r.owe(e)
 		r.clamps.stir(r.clock.Now())
 	}
 }
@@ -349,8 +358,46 @@ func (r *reflex) settle(ctx context.Context) {
 			r.drop(e)
 			continue
 		}
-		r.forget(e.debtor)
+		r.journal.forget(e.debtor, limitSuffix)
 		e.debtor, e.written = "", 0
 	}
 	r.metrics.owing.Record(ctx, owing)
+}
+
+// stop gives every container what it is owed, tells the pool that nobody takes part
+// any more, and closes everything. ctx bounds it.
+func (r *reflex) stop(ctx context.Context) {
+	r.stopping = true
+	r.round(ctx)
+	if r.state.Epoch != "" {
+		callCtx, cancel := context.WithTimeout(ctx, poolTimeout)
+		last := pool.Heartbeat{Agent: r.agent, Epoch: r.state.Epoch}
+		if _, err := r.link.pool.Heartbeat(callCtx, r.link.node, last); err != nil {
+			r.log.Error(err, "could not tell the pool that the agent stops; the pool closes when a lease has run out")
+		}
+		cancel()
+	}
+	for {
+		r.round(ctx)
+		if !r.weightsOwed() && !slices.ContainsFunc(r.entries, func(e *entry) bool { return e.managed() && e.wholeSince.IsZero() }) {
+			break
+		}
+		if ctx.Err() != nil {
+			r.log.Info("stopping before all limits and weights are restored; the next agent of this node restores the rest")
+			break
+		}
+		timer := r.clock.NewTimer(r.settings.SampleLowered)
+		select {
+		case <-timer.C():
+		case <-ctx.Done():
+		}
+		timer.Stop()
+	}
+	r.clamps.stop(ctx)
+	for _, e := range r.entries {
+		e.close()
+		if e.weighing.file != nil {
+			e.weighing.file.Close() //nolint:errcheck // every write was checked
+		}
+	}
 }

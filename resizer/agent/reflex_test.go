@@ -4,9 +4,11 @@ import (
 	"errors"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr/funcr"
 	"github.com/google/go-cmp/cmp"
 
 	"libra.dev/libra/pkg/api"
@@ -52,7 +54,7 @@ func TestSamplerIsToldOfALimitThatWasSet(t *testing.T) {
 	if !sampled.lookAgain.Load() || sampled.repaid.Load() {
 		t.Error("the sampler is not to look at a limit that was raised, or to take it for one that was not")
 	}
-	g.link.ask("default/b", 0) // while Redis is away
+	g.link.asks.put("default/b", 0) // while Redis is away
 	g.end("1")
 	g.exchange()
 	if !sampled.repaid.Load() {
@@ -85,6 +87,30 @@ func TestSafeguardRestoresAtOnce(t *testing.T) {
 	g.want("borrower", 500)
 	if n := g.counted("libra.agent.restores", causeSafeguard); n != 1 {
 		t.Errorf("%d restores by the safeguard, want 1", n)
+	}
+}
+
+// A restore that fails has restored nothing yet: it is neither measured nor said to be done.
+func TestSafeguardThatCannotWrite(t *testing.T) {
+	for name, fail := range map[string]func(*kernelContainer){
+		"a write fails": func(k *kernelContainer) { k.broken = true },
+		"it has ended":  func(k *kernelContainer) { k.endsAtWrite = true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := newTestRig(t)
+			g.lend()
+			said := 0
+			g.log = funcr.New(func(_, args string) { said += strings.Count(args, "the safeguard restored") }, funcr.Options{})
+			fail(g.kernel["donor"])
+			g.kernel["donor"].ThrottledPeriods++
+			g.pass(10 * time.Millisecond)
+			if n := g.counted("libra.agent.safeguards", ""); n != 1 || len(g.link.strikes.take()) != 1 {
+				t.Errorf("%d safeguards are counted, want one, and the strike", n)
+			}
+			if n := g.recorded("libra.agent.safeguard.reaction"); n != 0 || said != 0 {
+				t.Errorf("%d reactions are measured, and %d restores said; want none", n, said)
+			}
+		})
 	}
 }
 
@@ -235,12 +261,48 @@ func TestForeignLimitsAreLeftAlone(t *testing.T) {
 	g.exchange()
 	g.want("donor", 900)
 	g.want("borrower", 500)
-	if len(g.debts()) != 0 && g.kernel["donor"].writes != 0 {
+	if len(g.debts()) != 0 || g.kernel["donor"].writes != 0 {
 		t.Errorf("another manager's container was changed; debts: %v", g.debts())
 	}
 	hb := g.told
 	if _, ok := hb.Pods["default/d"]; ok || !hb.Whole {
 		t.Errorf("heartbeat %+v, want one without the pod", hb)
+	}
+}
+
+// A manager that changes only memory wants its pod left alone, too. The log says so once, and does not blame
+// another manager for a limit of Libra's own, as there is one after the source was the node.
+func TestWhoSetALimitIsSaid(t *testing.T) {
+	ceiling := api.Resources{CPUMilli: 1800, MemoryBytes: userLimits.MemoryBytes}
+	for name, tc := range map[string]struct {
+		limits  api.Resources // in the spec
+		foreign bool
+		told    int
+	}{
+		"Libra":          {ceiling, false, 0},
+		"another":        {ceiling, true, 1},
+		"another memory": {api.Resources{CPUMilli: 500, MemoryBytes: 2 * userLimits.MemoryBytes}, true, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			k := newTestRanked(t)
+			told := 0
+			k.log = funcr.New(func(_, args string) { told += strings.Count(args, "leaving a pod alone") }, funcr.Options{})
+			k.run("default/d", "donor", tc.limits)
+			k.run("default/b", "borrower", userLimits)
+			for range 2 {
+				k.inform("default/d", func(i *podInfo) { i.foreign, i.recorded = tc.foreign, !tc.foreign })
+			}
+			k.openPool()
+			k.begin("1", "default/d", api.Resources{CPUMilli: 200}, api.Resources{})
+			k.begin("2", "default/b", api.Resources{}, api.Resources{CPUMilli: 200})
+			k.exchange()
+			if k.kernel["donor"].writes != 0 || k.named()["default/d"] {
+				t.Errorf("%d writes; the pool is told that it takes part: %v", k.kernel["donor"].writes, k.named()["default/d"])
+			}
+			if told != tc.told {
+				t.Errorf("the log says %d times that another manager set its limits, want %d", told, tc.told)
+			}
+		})
 	}
 }
 
@@ -537,14 +599,14 @@ func TestUnopenedContainers(t *testing.T) {
 	for _, tc := range []struct {
 		err  error
 		left int
-	}{{failure, 2}, {cgroup.ErrNotFound, 0}} {
+	}{{failure, 2}, {cgroup.ErrNotFound, 0}} { // what has ended keeps the pool closed no longer
 		g.opening, g.opens = tc.err, 0
 		g.start()
 		g.exchange()
 		g.pass(beatEvery)
 		g.exchange()
-		if g.told.Whole {
-			t.Errorf("%v: told that all is whole", tc.err)
+		if g.told.Whole != (tc.left == 0) {
+			t.Errorf("%v: told that all is whole: %v", tc.err, g.told.Whole)
 		}
 		g.pass(unclaimedTime + beatEvery)
 		if len(g.entries) != tc.left {

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"strings"
 	"time"
 
@@ -31,10 +32,11 @@ func (r *reflex) report(e *entry, passed time.Duration) {
 
 // reportUse adds what a container used beyond its allocation when its CPU comes from the node: no
 // loan shows that.
-func (c *clamps) reportUse(k *clampedContainer, overMilli int64, passed time.Duration) {
+func (c *clamps) reportUse(ctx context.Context, k *clampedContainer, overMilli int64, passed time.Duration) {
 	if overMilli <= 0 || k.bound != nil {
 		return
 	}
+	coreSeconds(ctx, c.metrics.borrowedCPU, overMilli, passed)
 	var sums report.Sums
 	sums[report.BorrowedCPU] = report.CPUTime(overMilli, passed)
 	c.tally.Add(functionName(k.function), &sums)

@@ -79,6 +79,12 @@ func TestUseBeyondTheLimitIsReported(t *testing.T) {
 	if mean := report.MeanCPUMilli(got[report.BorrowedCPU], 2*time.Second); mean < 900 || mean > 1000 {
 		t.Errorf("of 1500m used with a limit of 500m, %dm are reported as borrowed, want 1000m but for the first round", mean)
 	}
+	counted := func() float64 {
+		return (&rig{fatal: t, ctx: t.Context(), metrics: g.told}).countedSeconds("libra.agent.borrowed.cpu")
+	}
+	if got := counted(); got < 1.8 || got > 2 {
+		t.Errorf("of 1.5 cores used for two seconds with a limit of half a core, %v core seconds are counted as borrowed, want 2 but for the first round", got)
+	}
 
 	// Use after a rest counts from the end of the rest, however long ago the round before
 	// was.
@@ -101,8 +107,9 @@ func TestUseBeyondTheLimitIsReported(t *testing.T) {
 	}
 
 	k := clampedContainer{capped: capped{function: "default/f", bound: func(int64) {}}}
-	g.reportUse(&k, 1000, time.Second)
-	if got := g.tally.Drain(); len(got) != 0 {
-		t.Errorf("a container whose loan is reported has %v more, want nothing", got)
+	before := counted()
+	g.reportUse(t.Context(), &k, 1000, time.Second)
+	if got := g.tally.Drain(); len(got) != 0 || counted() != before {
+		t.Errorf("a container whose loan is reported has %v more, and %v core seconds; want nothing", got, counted()-before)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"go.opentelemetry.io/otel/attribute"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
@@ -33,9 +34,11 @@ type kernelContainer struct {
 	cgroup.Reading
 	gone   bool
 	broken bool // writes fail
-	writes int
-	guard  int64 // bytes of memory
-	pod    *kernelPod
+	// endsAtWrite says that it ends as soon as its limit is written.
+	endsAtWrite bool
+	writes      int
+	guard       int64 // bytes of memory
+	pod         *kernelPod
 }
 
 // kernelPod is the cgroup of a pod, with the weight that the kernel keeps.
@@ -111,6 +114,7 @@ func (h *handle) check() error {
 func (h *handle) Read() (cgroup.Reading, error) { return h.Reading, h.check() }
 
 func (h *handle) SetCPU(milli int64) error {
+	h.gone = h.gone || h.endsAtWrite
 	if err := h.writable(); err != nil {
 		return err
 	}
@@ -205,7 +209,7 @@ func (g *rig) start() {
 	if err != nil {
 		g.Fatalf("%v", err)
 	}
-	j, err := openJournal(g.dir)
+	j, err := openJournal(g.dir, logr.Discard(), m.journalErrors)
 	if err != nil {
 		g.Fatalf("%v", err)
 	}
@@ -366,12 +370,12 @@ func (g *rig) want(container string, milli int64) {
 // debts returns the containers that the journal names.
 func (g *rig) debts() []string {
 	g.Helper()
-	files, err := filepath.Glob(filepath.Join(g.dir, "*"+journalSuffix))
+	files, err := filepath.Glob(filepath.Join(g.dir, "*"+limitSuffix))
 	if err != nil {
 		g.Fatalf("%v", err)
 	}
 	for i, f := range files {
-		files[i] = strings.TrimSuffix(filepath.Base(f), journalSuffix)
+		files[i] = strings.TrimSuffix(filepath.Base(f), limitSuffix)
 	}
 	return files
 }
@@ -391,11 +395,8 @@ func (g *rig) counted(name string, value string) int64 {
 				continue
 			}
 			for _, p := range m.Data.(metricdata.Sum[int64]).DataPoints {
-				for _, a := range p.Attributes.ToSlice() {
-					if value == "" || a.Value.AsString() == value {
-						sum += p.Value
-						break
-					}
+				if value == "" || slices.ContainsFunc(p.Attributes.ToSlice(), func(a attribute.KeyValue) bool { return a.Value.AsString() == value }) {
+					sum += p.Value
 				}
 			}
 		}
@@ -420,6 +421,25 @@ func (g *rig) countedSeconds(name string) (sum float64) {
 		}
 	}
 	return sum
+}
+
+// recorded returns how often a histogram of time was recorded.
+func (g *rig) recorded(name string) (count uint64) {
+	g.Helper()
+	var data metricdata.ResourceMetrics
+	if err := g.metrics.Collect(g.ctx, &data); err != nil {
+		g.Fatalf("%v", err)
+	}
+	for _, scope := range data.ScopeMetrics {
+		for _, m := range scope.Metrics {
+			if m.Name == name {
+				for _, p := range m.Data.(metricdata.Histogram[float64]).DataPoints {
+					count += p.Count
+				}
+			}
+		}
+	}
+	return count
 }
 
 // lend makes d lend 200m and 100 MiB to b.

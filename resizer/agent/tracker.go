@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"strings"
 	"time"
 
@@ -152,7 +151,7 @@ func (t *Tracker) Reconcile(ctx context.Context, req reconcile.Request) (_ ctrl.
 	}
 
 	// 2. Its container does not run: the next one is owed the same.
-	user := userContainer(&pod)
+	user := api.UserContainerOf(&pod)
 	info := podInfo{
 		function: api.FunctionOf(types.NamespacedName{
 			Namespace: pod.Namespace, Name: pod.Labels[serving.RevisionLabelKey]}, pod.Labels).String(),
@@ -167,6 +166,9 @@ func (t *Tracker) Reconcile(ctx context.Context, req reconcile.Request) (_ ctrl.
 	unknown := t.lend(ctx, &pod, &info)
 	if unknown != nil {
 		t.pods.keepLending(name, &info)
+	}
+	if user != nil && !info.allocation.IsZero() {
+		_, info.foreign = actuate.ChangedByOthers(&pod, user.Name, info.allocation, info.limits)
 	}
 	if info.container == "" {
 		t.containers.put(name, nil)
@@ -199,24 +201,12 @@ func (t *Tracker) Reconcile(ctx context.Context, req reconcile.Request) (_ ctrl.
 	} else if !limit.IsZero() {
 		info.observed = fmt.Sprintf("its pod's cgroup has limits of its own (%v), which would cap the container", limit)
 	}
-	c := &container{id: info.container, cgroup: measured}
+	c := &container{id: info.container, function: info.function, cgroup: measured}
 	c.ranked.Store(info.node)
 	c.borrowsBeyond.Store(info.borrowsBeyond())
 	t.containers.put(name, c)
 	t.pods.set(name, info)
 	return ctrl.Result{}, unknown
-}
-
-// userContainer returns the user's container, or nil. Whatever its name, Knative gives it the port
-// user-port.
-func userContainer(pod *corev1.Pod) *corev1.Container {
-	for i, c := range pod.Spec.Containers {
-		serves := slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool { return p.Name == servingv1.UserPortName })
-		if serves || c.Name == api.UserContainer {
-			return &pod.Spec.Containers[i]
-		}
-	}
-	return nil
 }
 
 // runningID returns the runtime's ID of a container; empty when the container does not run.

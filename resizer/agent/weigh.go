@@ -56,8 +56,8 @@ type weighing struct {
 
 // weighed says whether the pod's weight may be changed.
 func (e *entry) weighed() bool {
-	return e.present && e.info.node && e.info.lends && e.info.allocation.CPUMilli > 0 && e.info.cgroup != nil &&
-		e.info.observed == "" && !e.foreign
+	return e.present && e.info.node && e.info.allocation.CPUMilli > 0 && e.info.cgroup != nil &&
+		e.info.observed == "" && !e.leftAlone()
 }
 
 // weighs says whether the agent changes the pod's weight.
@@ -191,7 +191,7 @@ func (r *reflex) openWeight(e *entry) bool {
 	w.group = group{filepath.Dir(file.Dir()), namespace}
 	w.kubelet, w.inForce, w.ownSince = weight, weight, r.clock.Now()
 	if d, ok := r.takeWeightDebt(file.Dir()); ok && d.replaced(weight) {
-		r.forgetWeight(d.Container)
+		r.journal.forget(d.Container, weightSuffix)
 	} else if ok {
 		w.kubelet, w.debtor, w.ownSince = d.Weight, d.Container, time.Time{}
 	}
@@ -223,7 +223,7 @@ func (r *reflex) readWeight(ctx context.Context, e *entry) {
 		r.log.V(1).Info("the kubelet changed the CPU weight of a pod", "pod", e.pod, "was", w.kubelet, "is", found)
 		w.kubelet = found
 		if w.debtor != "" {
-			r.oweWeight(ctx, e)
+			r.oweWeight(e)
 		}
 	}
 }
@@ -245,7 +245,7 @@ func (r *reflex) failWeight(e *entry, err error) {
 func (r *reflex) dropWeight(e *entry) {
 	w := &e.weighing
 	if w.debtor != "" {
-		r.forgetWeight(w.debtor)
+		r.journal.forget(w.debtor, weightSuffix)
 	}
 	if w.file != nil {
 		w.file.Close() //nolint:errcheck // every write was checked
@@ -342,7 +342,7 @@ func (r *reflex) writeWeight(ctx context.Context, e *entry, to int64) bool {
 	if to == w.inForce {
 		return false
 	}
-	if to != w.kubelet && w.debtor == "" && !r.oweWeight(ctx, e) {
+	if to != w.kubelet && w.debtor == "" && !r.oweWeight(e) {
 		return false
 	}
 	direction := restore
@@ -399,4 +399,15 @@ func (r *reflex) releaseWeight(ctx context.Context, e *entry) {
 	}
 	r.dropWeight(e)
 	e.weighing = weighing{}
+}
+
+// countLevels records how many pods in flight are on each level.
+func (r *reflex) countLevels(ctx context.Context, pods []contender) {
+	var counts [lastLevel + 1]int64
+	for _, p := range pods {
+		counts[p.level()]++
+	}
+	for l, count := range counts {
+		r.metrics.weightLevels.Record(ctx, count, ofLevel[l]...)
+	}
 }

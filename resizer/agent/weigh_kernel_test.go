@@ -148,6 +148,7 @@ func (s *weighedSite) agent() *Agent {
 		pod := podRunning(made.ID)
 		pod.Name = fmt.Sprintf("p%d", i)
 		pod.Labels = map[string]string{serving.RevisionLabelKey: "f-00001", serving.RevisionUID: "u1"}
+		pod.Spec.Containers[1].Resources.Limits = littleLimits.List()
 		builder = builder.WithObjects(pod)
 	}
 	kube := builder.Build()
@@ -356,7 +357,7 @@ func benchmarkedReflex(b *testing.B) (*reflex, *weighedSite) {
 	s := newWeighedSite(b, 40)
 	r := s.agent().reflex
 	var err error
-	if r.journal, err = openJournal(s.journal); err != nil {
+	if r.journal, err = openJournal(s.journal, logr.Discard(), r.metrics.journalErrors); err != nil {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() { r.journal.close() }) //nolint:errcheck // the benchmark ends

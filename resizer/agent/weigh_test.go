@@ -40,7 +40,7 @@ func newTestRanked(t *testing.T) *ranked { return newRanked(newTestRig(t)) }
 // add makes a pod run whose CPU comes from the node.
 func (k *ranked) add(pod, container string, allocationMilli int64) *kernelPod {
 	k.run(pod, container, userLimits)
-	k.inform(pod, func(info *podInfo) { info.node, info.lends, info.allocation.CPUMilli = true, true, allocationMilli })
+	k.inform(pod, func(info *podInfo) { info.node, info.allocation.CPUMilli = true, allocationMilli })
 	return k.cgroups[pod]
 }
 
@@ -446,8 +446,10 @@ func TestSeveralFlightsInAPod(t *testing.T) {
 // The weight is the kubelet's again, whatever ends the pod's part.
 func TestWeightsAreGivenBack(t *testing.T) {
 	tests := map[string]func(*ranked){
-		"it opts out":         func(k *ranked) { k.remove("default/p0") },
-		"the mode is observe": func(k *ranked) { k.inform("default/p0", func(i *podInfo) { i.lends = false }) },
+		"it opts out": func(k *ranked) { k.remove("default/p0") },
+		"the mode is observe": func(k *ranked) {
+			k.inform("default/p0", func(i *podInfo) { i.node, i.allocation = false, api.Resources{} })
+		},
 		"the owners are the source": func(k *ranked) {
 			k.inform("default/p0", func(i *podInfo) { *i = podInfo{function: i.function, container: i.container, limits: i.limits} })
 		},
@@ -574,7 +576,7 @@ func TestLoansBeforeTheNodeIsTheSource(t *testing.T) {
 	k.rest(staleWindow)
 	k.want("donor", 2000)
 	k.want("borrower", 2000)
-	if e := k.get("default/d"); e.foreign || !e.takesPart() {
+	if e := k.get("default/d"); e.leftAlone() || !e.takesPart() {
 		t.Error("a pod at its ceiling is left alone")
 	}
 	k.end("1")
@@ -677,8 +679,8 @@ func TestAnythingMayHappenToWeights(t *testing.T) {
 				p.broken = !p.broken
 			},
 			"settings": func(t *rapid.T) {
-				lends, strict := rapid.Bool().Draw(t, "lends"), rapid.Bool().Draw(t, "strict")
-				m.inform(m.pod(t), func(i *podInfo) { i.lends, i.strict = lends, strict })
+				node, strict := rapid.Bool().Draw(t, "node"), rapid.Bool().Draw(t, "strict")
+				m.inform(m.pod(t), func(i *podInfo) { i.node, i.strict = node, strict })
 			},
 			"": m.check,
 		})

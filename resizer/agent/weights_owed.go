@@ -6,8 +6,6 @@ import (
 	"errors"
 	"path/filepath"
 	"slices"
-
-	"libra.dev/libra/resizer/cgroup"
 )
 
 // weightsOwed says whether any weights are not the kubelet's.
@@ -21,7 +19,7 @@ func (r *reflex) weightsOwed() bool {
 func (r *reflex) weightDebt(e *entry) weightDebt {
 	w := &e.weighing
 	return weightDebt{
-		Container: cmp.Or(w.debtor, e.info.container), Pod: e.pod, Function: e.info.function,
+		Version: journalVersion, Container: cmp.Or(w.debtor, e.info.container), Pod: e.pod, Function: e.info.function,
 		Path: r.belowRoot(w.file.Dir()), Weight: w.kubelet,
 	}
 }
@@ -42,11 +40,9 @@ func (r *reflex) belowRoot(dir string) string {
 }
 
 // oweWeight makes the journal name the pod.
-func (r *reflex) oweWeight(ctx context.Context, e *entry) bool {
+func (r *reflex) oweWeight(e *entry) bool {
 	d := r.weightDebt(e)
-	err := r.journal.putWeight(d)
-	if err != nil {
-		r.metrics.journalErrors.Add(ctx, 1)
+	if err := r.journal.put(d.Container, weightSuffix, d); err != nil {
 		if times, ok := r.repeats.tell(e.pod, "owing its weight", r.clock.Now()); ok {
 			r.log.Error(err, "leaving the CPU weight of a pod as it is, because the journal cannot record the kubelet's weight", "pod", e.pod, "times", times)
 		}
@@ -56,20 +52,8 @@ func (r *reflex) oweWeight(ctx context.Context, e *entry) bool {
 	return true
 }
 
-func (r *reflex) forgetWeight(container string) {
-	if err := r.journal.removeWeight(container); err != nil {
-		r.metrics.journalErrors.Add(context.Background(), 1)
-		r.log.Error(err, "could not remove the weight of a pod from the journal; the next agent to start sets it again")
-	}
-}
-
 // recallWeights takes up the weights that an earlier agent changed, and gives them back.
-func (r *reflex) recallWeights(ctx context.Context) {
-	debts, unread := r.journal.loadWeights()
-	if len(unread) > 0 {
-		r.metrics.journalErrors.Add(ctx, int64(len(unread)))
-		r.log.Error(errors.Join(unread...), "leaving unreadable journal files in place; the weights that they record are not restored")
-	}
+func (r *reflex) recallWeights(ctx context.Context, debts []weightDebt) {
 	r.weightDebts = debts
 	r.repay(ctx)
 	if len(debts) > 0 {
@@ -82,18 +66,14 @@ func (r *reflex) repay(ctx context.Context) {
 	keep := r.weightDebts[:0]
 	for _, d := range r.weightDebts {
 		err := r.repayOne(&d)
-		if err != nil && !cgroup.Gone(err) {
-			r.metrics.weighed(ctx, restore, resultFailed)
+		result := resultOf(err)
+		r.metrics.weighed(ctx, restore, result)
+		if result == resultFailed {
 			r.log.V(1).Info("could not restore the CPU weight of a pod; retrying", "pod", d.Pod, "weight", d.Weight, "reason", err.Error())
 			keep = append(keep, d)
 			continue
 		}
-		result := resultWritten
-		if err != nil {
-			result = resultGone
-		}
-		r.metrics.weighed(ctx, restore, result)
-		r.forgetWeight(d.Container)
+		r.journal.forget(d.Container, weightSuffix)
 	}
 	r.weightDebts = keep
 }

@@ -11,9 +11,7 @@ import (
 type v1 struct {
 	files
 	cpu, memory  string // directories
-	reads        int
-	inactive     int64 // bytes
-	limit        int64 // bytes of memory, as read last; 0 is none
+	held         heldMemory
 	periodMicros int64
 }
 
@@ -58,7 +56,7 @@ func (c *v1) Read() (Reading, error) {
 	if err == nil && memory < unlimitedBytes {
 		r.Limit.MemoryBytes = memory
 	}
-	c.limit = r.Limit.MemoryBytes
+	c.held.limit = r.Limit.MemoryBytes
 	return r, err
 }
 
@@ -81,21 +79,15 @@ func (c *v1) ReadUse() (Reading, error) {
 	if err != nil {
 		return r, err
 	}
-	memory, err := c.int(v1Memory)
+	memory, err := c.held.read(&c.files, v1Memory, v1MemoryStat, "total_inactive_file")
 	if err != nil {
 		return r, err
 	}
-	if c.reads%statEvery == 0 || c.limit > 0 && 3*memory > 2*c.limit && c.reads%statNearEvery == 0 {
-		if c.inactive, err = c.longKeyed(v1MemoryStat, "total_inactive_file"); err != nil {
-			return r, err
-		}
-	}
-	c.reads++
 	return Reading{
 		CPU:              time.Duration(usageNanos),
 		Throttled:        time.Duration(throttledNanos),
 		ThrottledPeriods: periods,
-		Memory:           max(0, memory-c.inactive),
+		Memory:           memory,
 	}, nil
 }
 

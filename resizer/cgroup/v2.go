@@ -17,9 +17,7 @@ type v2 struct {
 	// inner is the cgroup below dir that has the processes, where the runtime makes one; nil where it
 	// does not. The runtime sets each limit in both, and the lower one binds.
 	inner        *files
-	reads        int
-	inactive     int64 // bytes
-	limit        int64 // bytes of memory, as read last; 0 is none
+	held         heldMemory
 	periodMicros int64
 }
 
@@ -100,7 +98,7 @@ func (c *v2) Read() (Reading, error) {
 	if err == nil && limit < unlimitedBytes {
 		r.Limit.MemoryBytes = limit
 	}
-	c.limit = r.Limit.MemoryBytes
+	c.held.limit = r.Limit.MemoryBytes
 	return r, err
 }
 
@@ -131,21 +129,15 @@ func (c *v2) ReadUse() (Reading, error) {
 		}
 		throttled, periods = throttled+innerThrottled, periods+innerPeriods
 	}
-	memory, err := c.int(v2Memory)
+	memory, err := c.held.read(&c.files, v2Memory, v2MemoryStat, "inactive_file")
 	if err != nil {
 		return r, err
 	}
-	if c.reads%statEvery == 0 || c.limit > 0 && 3*memory > 2*c.limit && c.reads%statNearEvery == 0 {
-		if c.inactive, err = c.longKeyed(v2MemoryStat, "inactive_file"); err != nil {
-			return r, err
-		}
-	}
-	c.reads++
 	return Reading{
 		CPU:              time.Duration(usage) * time.Microsecond,
 		Throttled:        time.Duration(throttled) * time.Microsecond,
 		ThrottledPeriods: periods,
-		Memory:           max(0, memory-c.inactive),
+		Memory:           memory,
 	}, nil
 }
 

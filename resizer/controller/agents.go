@@ -55,7 +55,7 @@ func (c *Controller) watchAgent(ctx context.Context, n *node) error {
 	if err := c.kube.List(ctx, &agents, client.InNamespace(settings.AgentNamespace), client.MatchingFields{nodeNameField: n.name}); err != nil {
 		return fmt.Errorf("listing the agents of node %s: %w", n.name, err)
 	}
-	ready := slices.ContainsFunc(agents.Items, func(pod corev1.Pod) bool { return isReady(&pod) })
+	ready := slices.ContainsFunc(agents.Items, func(pod corev1.Pod) bool { return api.PodReady(&pod) })
 	c.metrics.silent(n.name, !ready)
 	now, a := c.clock.Now(), &n.agent
 	switch {
@@ -64,7 +64,8 @@ func (c *Controller) watchAgent(ctx context.Context, n *node) error {
 		for _, m := range n.pods {
 			m.repair.cancel()
 		}
-	case !ready && (a.state == agentReady || a.state == agentUnknown):
+	case !ready && (a.state == agentReady || a.state == agentUnknown || a.state == agentGone && n.loans.agent):
+		// The last: another agent has begun to work, and may end before it was ever ready.
 		a.state, a.since = agentNotReady, now
 	case a.state == agentNotReady && now.Sub(a.since) >= repairAfter && !n.loans.agent:
 		a.state, a.since = agentGone, now

@@ -21,8 +21,8 @@ import (
 	"libra.dev/libra/resizer/actuate"
 )
 
-// The label of the node agents' pods, as in manifests/base/agent.
-const agentLabel, agentName = "app", "libra-agent"
+// agentLabel is the label that node agents' pods have, with settings.Agent, as in manifests/base/agent.
+const agentLabel = "app"
 
 // CacheOptions returns the options of the cache that the controller reads: opted-in pods and Revisions,
 // node agents, Nodes and ResourceQuotas, each with only the fields that the controller looks at. A pod
@@ -30,7 +30,7 @@ const agentLabel, agentName = "app", "libra-agent"
 // are read without being copied, so callers must not change them.
 func CacheOptions() cache.Options {
 	optedIn := labels.SelectorFromSet(labels.Set{api.EnabledLabel: api.EnabledValue})
-	agents := labels.SelectorFromSet(labels.Set{agentLabel: agentName})
+	agents := labels.SelectorFromSet(labels.Set{agentLabel: settings.Agent})
 	return cache.Options{ByObject: map[client.Object]cache.ByObject{
 		&corev1.Pod{}: {Transform: transform(keepPod), UnsafeDisableDeepCopy: ptr.To(true), Namespaces: map[string]cache.Config{
 			cache.AllNamespaces:     {LabelSelector: optedIn},

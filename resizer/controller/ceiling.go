@@ -111,7 +111,7 @@ func (c *Controller) ceilingOf(ctx context.Context, n *node, m *managedPod, quot
 		c.metrics.maxCPURefused(ctx)
 		maxCPURefusedEvent(m.pod, err).record(c.recorder)
 	}
-	if !isReady(m.pod) && m.asked.CPUMilli <= m.owed.CPUMilli {
+	if !api.PodReady(m.pod) && m.asked.CPUMilli <= m.owed.CPUMilli {
 		return m.owed.CPUMilli // no request waits for it yet
 	}
 	if milli <= m.owed.CPUMilli {
@@ -119,15 +119,6 @@ func (c *Controller) ceilingOf(ctx context.Context, n *node, m *managedPod, quot
 		return milli
 	}
 	return c.besideQuotas(ctx, n, m, milli, quotas)
-}
-
-func isReady(pod *corev1.Pod) bool {
-	for _, c := range pod.Status.Conditions {
-		if c.Type == corev1.PodReady {
-			return c.Status == corev1.ConditionTrue
-		}
-	}
-	return false
 }
 
 // keepSize returns the part of a Node that measure reads.

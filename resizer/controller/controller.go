@@ -229,7 +229,7 @@ func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (ctrl
 	now := c.clock.Now()
 	c.notice(ctx, n, now)
 	resizes, next := n.plan(now)
-	next = min(next, c.issue(ctx, n, resizes))
+	next = min(next, c.issue(ctx, n, resizes, now))
 	return ctrl.Result{RequeueAfter: max(heldTick, next)}, nil
 }
 

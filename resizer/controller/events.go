@@ -24,7 +24,7 @@ const (
 	// The annotation libra.dev/max-cpu cannot be read, so the ceiling is the Revision's limit. Write an amount of CPU, such
 	// as 500m or 2.
 	eventMaxCPURefused = "LibraMaxCPURefused"
-	// The kubelet did not take up new limits (Deferred, Infeasible, Error). See the pod's conditions; a full node or the static
+	// The kubelet did not take up new limits (Deferred, Infeasible). See the pod's conditions; a full node or the static
 	// CPU manager is likely.
 	eventResizePending = "LibraResizePending"
 	// A memory limit that was raised did not go down within two seconds, so it is left for ten, and longer each time. It goes

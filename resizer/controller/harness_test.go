@@ -109,6 +109,8 @@ type harness struct {
 	forbid    func(pod string) error // nil forbids nothing
 	// forbidLimits is asked of limits that would be accepted; nil forbids none.
 	forbidLimits func(pod string, limits api.Resources) error
+	// mutate is what a webhook makes of a pod that is resized; nil leaves it as it is.
+	mutate func(*corev1.Pod)
 	// keepOwner leaves the managed fields as they are.
 	keepOwner bool
 }
@@ -224,6 +226,9 @@ func (h *harness) patchResize(ctx context.Context, c client.Client, _ string, ob
 	}
 	pod := obj.(*corev1.Pod)
 	pod.Generation++
+	if h.mutate != nil {
+		h.mutate(pod)
+	}
 	var options client.SubResourcePatchOptions
 	options.ApplyOptions(opts)
 	if err := c.Update(ctx, pod); err != nil {
@@ -396,6 +401,12 @@ func (h *harness) total(name string, want ...attribute.KeyValue) float64 {
 						sum += float64(p.Value)
 					}
 				}
+			case metricdata.Histogram[float64]:
+				for _, p := range d.DataPoints {
+					if has(p.Attributes) {
+						sum += p.Sum
+					}
+				}
 			}
 		}
 	}
@@ -455,7 +466,7 @@ func testPod(name string, limits api.Resources, change ...func(*corev1.Pod)) *co
 // testAgent is an agent on the node.
 func testAgent(name string, change ...func(*corev1.Pod)) *corev1.Pod {
 	p := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: settings.AgentNamespace, Name: name, UID: types.UID("uid-" + name), Labels: map[string]string{agentLabel: agentName}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: settings.AgentNamespace, Name: name, UID: types.UID("uid-" + name), Labels: map[string]string{agentLabel: settings.Agent}},
 		Spec:       corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{Name: "agent"}}},
 	}
 	for _, f := range change {

@@ -3,22 +3,25 @@ package controller
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
+	"github.com/go-logr/logr"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/time/rate"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
 
+	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/resizer/actuate"
 	"libra.dev/libra/resizer/telemetry"
 )
 
-// issue sends resizes in order, a few at a time. next is how long until one that was not sent or
-// not accepted may be tried again.
-func (c *Controller) issue(ctx context.Context, n *node, resizes []resize) (next time.Duration) {
+// issue sends resizes that were planned at asOf, in order, a few at a time. next is how long until
+// one that was not sent or not accepted may be tried again.
+func (c *Controller) issue(ctx context.Context, n *node, resizes []resize, asOf time.Time) (next time.Duration) {
 	next = resync
 	held := false
 	var sent []*managedPod
@@ -48,7 +51,7 @@ func (c *Controller) issue(ctx context.Context, n *node, resizes []resize) (next
 		}
 		sent = append(sent, m)
 		group.Go(func() error {
-			c.resize(ctx, n, r)
+			c.resize(ctx, n, r, asOf)
 			if patient {
 				c.patient.Release(1)
 			}
@@ -74,23 +77,28 @@ func halfLeft(l *rate.Limiter, now time.Time) bool {
 	return l.TokensAt(now) >= min(burst, burst/2+1)
 }
 
-// resize sends one resize and records its outcome.
-func (c *Controller) resize(ctx context.Context, n *node, r resize) {
+// resize sends one resize, planned at asOf, and records its outcome.
+func (c *Controller) resize(ctx context.Context, n *node, r resize, asOf time.Time) {
 	m := r.pod
 	log := logf.FromContext(ctx).WithValues("node", n.name, "pod", m.name, "function", m.function)
 	ctx, cancel := context.WithTimeout(ctx, patchTimeout)
 	defer cancel()
 
 	span := c.span(n, r)
-	patched := m.pod.DeepCopy()
+	from, patched := m.asked, m.pod.DeepCopy()
 	err := actuate.SetLimits(ctx, c.resizes, patched, m.user.Name, r.limits)
 	now := c.clock.Now()
 	var result string
-	switch {
-	case err == nil:
+	switch stored := m.askedOf(patched); {
+	case err == nil && stored == r.limits:
 		result = resultAccepted
-		log.V(1).Info("resized a pod", "direction", r.direction.String(), "reason", r.reason, "from", m.asked.String(), "to", r.limits.String())
-		m.accepted(keepPod(patched), r, n.loans.readAt)
+		log.V(1).Info("resized a pod", "direction", r.direction.String(), "reason", r.reason, "from", from.String(), "to", r.limits.String())
+		m.accepted(keepPod(patched), r, asOf)
+	case err == nil:
+		result = resultRefused
+		err = fmt.Errorf("%v was stored in its place, perhaps by a mutating webhook", stored)
+		m.pod, m.asked = keepPod(patched), stored
+		c.refused(log, r, from, err, now)
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err), otherUID(err):
 		result = resultConflict
 		// The cache will soon show the change, unless it no longer shows the pod.
@@ -100,10 +108,7 @@ func (c *Controller) resize(ctx context.Context, n *node, r resize) {
 		m.backOff(now)
 	case apierrors.IsInvalid(err), apierrors.IsForbidden(err), apierrors.IsBadRequest(err):
 		result = resultRefused
-		if from := m.asked; m.refused(r, now) {
-			log.Error(err, "resize refused; retrying later", "reason", r.reason, "from", from.String(), "to", r.limits.String())
-			c.tellRefused(r, err)
-		}
+		c.refused(log, r, from, err, now)
 	default:
 		// The resize may have been accepted all the same. The cache will show it, and sending it
 		// twice does no harm.
@@ -114,6 +119,14 @@ func (c *Controller) resize(ctx context.Context, n *node, r resize) {
 	}
 	telemetry.EndSpan(span, result, err)
 	c.metrics.resized(ctx, r, result)
+}
+
+// refused puts off a resize that was refused, and tells of the first refusal in a row.
+func (c *Controller) refused(log logr.Logger, r resize, from api.Resources, err error, now time.Time) {
+	if r.pod.refused(r, now) {
+		log.Error(err, "resize refused; retrying later", "reason", r.reason, "from", from.String(), "to", r.limits.String())
+		c.tellRefused(r, err)
+	}
 }
 
 // tellRefused records an Event that tells the pod's owner of a refusal.

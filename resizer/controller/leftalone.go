@@ -34,7 +34,7 @@ func leaveAlone(pod *corev1.Pod, container string, owed api.Resources) string {
 func (m *managedPod) yield() {
 	limits, allocation := m.asked, m.owed
 	var changed bool
-	m.owed, changed = changedByOthers(m.pod, m.user.Name, allocation, limits)
+	m.owed, changed = actuate.ChangedByOthers(m.pod, m.user.Name, allocation, limits)
 	m.standing, m.asked = takesPart, m.ofOwed(m.asked)
 	if !changed {
 		return

@@ -329,6 +329,9 @@ func TestPoolAway(t *testing.T) {
 	if got := h.total("libra.resizer.pool.errors", operationKey.String("read")); got != 6 {
 		t.Errorf("%v read errors, want 6", got)
 	}
+	if got := h.total("libra.resizer.resize.latency"); got > tick.Seconds() {
+		t.Errorf("resizes took %v s, in which the outage must not count", got)
+	}
 	h.pool.err = nil // back with what it had
 	reconcile("p 500m/320Mi")
 	if len(lines) != 2 || !strings.Contains(lines[0], "for the length of a lease") || !strings.Contains(lines[1], "again") {

@@ -48,7 +48,7 @@ type metrics struct {
 }
 
 func newMetrics(provider metric.MeterProvider) (*metrics, error) {
-	meter := provider.Meter("libra.dev/libra/resizer/controller")
+	meter := provider.Meter(instrumentation)
 	m := &metrics{silentNodes: map[string]bool{}, kept: map[string]int{}}
 	var errs [6]error
 	m.resizes, errs[0] = meter.Int64Counter("libra.resizer.resizes",
@@ -56,7 +56,7 @@ func newMetrics(provider metric.MeterProvider) (*metrics, error) {
 	m.poolErrors, errs[1] = meter.Int64Counter("libra.resizer.pool.errors",
 		metric.WithDescription("Failed Redis calls, by `operation`: read or follow"))
 	m.latency, errs[2] = meter.Float64Histogram("libra.resizer.resize.latency", metric.WithUnit("s"),
-		metric.WithDescription("Time from reading the pool until the pod's status shows the resulting resize"),
+		metric.WithDescription("Time from planning a resize until the pod's status shows it"),
 		metric.WithExplicitBucketBoundaries(.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30))
 	_, errs[3] = meter.Int64ObservableGauge("libra.resizer.node.silent",
 		metric.WithDescription("1 while the `node` has no ready agent, 0 while it has one"), metric.WithInt64Callback(m.observeSilent))

@@ -65,8 +65,7 @@ type calls struct {
 	retry   backoff.Delay
 	// unsure reports that the last patch failed but may have been accepted all the same.
 	unsure bool
-	// asOf is when the state that the last patch follows from was read; zero once the patch is in
-	// force.
+	// asOf is when the last patch was planned; zero once it is in force.
 	asOf time.Time
 	// trace is the trace of the loan that the pod is resized for, until its memory is as without a
 	// loan; empty when the loan is not sampled.
@@ -92,11 +91,7 @@ func (m *managedPod) observe(pod *corev1.Pod) {
 	pod = m.pod
 	m.owed = api.FromList(m.user.Resources.Limits)
 	m.leftAlone = leaveAlone(pod, m.user.Name, m.owed)
-	for _, c := range pod.Spec.Containers {
-		if c.Name == m.user.Name {
-			m.asked = m.ofOwed(api.FromList(c.Resources.Limits))
-		}
-	}
+	m.asked = m.askedOf(pod)
 	m.yield()
 
 	m.inForce, m.running = m.asked, false
@@ -131,8 +126,8 @@ func (m *managedPod) observe(pod *corev1.Pod) {
 // arrived reports whether the limits in the spec are in force, neither more nor less.
 func (m *managedPod) arrived() bool { return m.settled && m.inForce == m.asked }
 
-// tookEffect returns the time from reading what a resize follows from to seeing the resize in
-// force. ok is true once per resize.
+// tookEffect returns the time from planning a resize to seeing it in force. ok is true once per
+// resize.
 func (m *managedPod) tookEffect(now time.Time) (took time.Duration, ok bool) {
 	if m.calls.asOf.IsZero() || !m.running || !m.arrived() {
 		return 0, false
@@ -155,6 +150,16 @@ func (m *managedPod) depart() bool {
 	return true
 }
 
+// askedOf returns the limits in a pod's spec.
+func (m *managedPod) askedOf(pod *corev1.Pod) (limits api.Resources) {
+	for _, c := range pod.Spec.Containers {
+		if c.Name == m.user.Name {
+			limits = m.ofOwed(api.FromList(c.Resources.Limits))
+		}
+	}
+	return limits
+}
+
 // ofOwed clears the resources of r for which the user set no limit.
 func (m *managedPod) ofOwed(r api.Resources) api.Resources {
 	if m.owed.CPUMilli == 0 {
@@ -171,7 +176,7 @@ func done(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
-// accepted records the API server's answer to a resize that follows from state read at asOf.
+// accepted records the API server's answer to a resize that was planned at asOf.
 func (m *managedPod) accepted(pod *corev1.Pod, r resize, asOf time.Time) {
 	switch {
 	case r.direction == nudge:

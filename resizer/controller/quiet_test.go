@@ -137,7 +137,11 @@ func (w *world) status(name, answer string) {
 		if slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Reason == answer }) {
 			return
 		}
-		pod.Status.Conditions = append(slices.DeleteFunc(pod.Status.Conditions, ofResize), corev1.PodCondition{Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: answer})
+		of := corev1.PodResizePending
+		if answer == corev1.PodReasonError {
+			of = corev1.PodResizeInProgress
+		}
+		pod.Status.Conditions = append(slices.DeleteFunc(pod.Status.Conditions, ofResize), corev1.PodCondition{Type: of, Status: corev1.ConditionTrue, Reason: answer})
 	}
 	w.update(pod)
 }
@@ -173,7 +177,7 @@ func (w *world) step(rt *rapid.T) {
 		w.drawSettings(rt)
 	case "ready":
 		w.change(rapid.SampledFrom(w.pods).Draw(rt, "pod"), func(p *corev1.Pod) {
-			if isReady(p) {
+			if api.PodReady(p) {
 				p.Status.Conditions = slices.DeleteFunc(p.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodReady })
 			} else {
 				p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue})
@@ -216,7 +220,7 @@ func TestFallsSilent(t *testing.T) {
 			pod := w.get(p)
 			got := specLimits(pod)
 			if ceiling := w.ceiling(pod); ceiling > 0 {
-				if got.CPUMilli < owed.CPUMilli || got.CPUMilli > ceiling || isReady(pod) && got.CPUMilli != ceiling {
+				if got.CPUMilli < owed.CPUMilli || got.CPUMilli > ceiling || api.PodReady(pod) && got.CPUMilli != ceiling {
 					rt.Errorf("%s is left at %v, want its ceiling of %dm", p, got, ceiling)
 				}
 			} else if got.CPUMilli != owed.CPUMilli {

@@ -302,7 +302,7 @@ func TestNoCeilingIsCountedByAQuota(t *testing.T) {
 			switch {
 			case counted && got > owed.CPUMilli:
 				rt.Errorf("%s has %dm in its spec, with the quotas %v, want what is owed", name, got, fmt.Sprint(there))
-			case !counted && want > 0 && isReady(pod) && got != want:
+			case !counted && want > 0 && api.PodReady(pod) && got != want:
 				rt.Errorf("%s has %dm in its spec, with the quotas %v, want its ceiling of %dm", name, got, fmt.Sprint(there), want)
 			}
 		}

@@ -57,6 +57,27 @@ func TestRefusedMemory(t *testing.T) {
 	}
 }
 
+// A webhook that stores other limits refuses in its own way, and is not asked every second.
+func TestAWebhookThatStoresOtherLimits(t *testing.T) {
+	h := newHarness(t, testRevision(owed), testPod("p", owed))
+	h.pool.pods = lends(64, "p")
+	h.mutate = func(p *corev1.Pod) { p.Spec.Containers[0].Resources.Limits = owed.List() }
+	h.follow(time.Minute)
+	if h.attempts == 0 || h.attempts > 5 {
+		t.Errorf("%d attempts in a minute, want a few", h.attempts)
+	}
+	if diff := cmp.Diff([]string{"LibraResizeRefused"}, h.reasons()); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
+	}
+	if got := h.total("libra.resizer.resizes", resultKey.String(resultAccepted)); got != 0 {
+		t.Errorf("%v resizes count as accepted", got)
+	}
+	h.mutate = nil
+	if got := h.follow(time.Minute); !slices.Contains(got, "p 500m/320Mi") {
+		t.Errorf("patches without the webhook: %v, want what the pod borrows", got)
+	}
+}
+
 // A lack of room for much does not keep a pod from less.
 func TestLessThanWasRefused(t *testing.T) {
 	h := newHarness(t, testRevision(owed), testPod("p", owed))

@@ -136,6 +136,23 @@ func TestRepairOncePerSilence(t *testing.T) {
 	}
 }
 
+// An agent that comes and goes before it was ever ready may have changed pods, too.
+func TestRepairAfterAnAgentThatWasNeverReady(t *testing.T) {
+	h := newHarness(t, testRevision(owed), testPod("p", owed))
+	h.agent(true)
+	h.expect()
+	h.agent(false)
+	if diff := cmp.Diff(aRepair, h.follow(time.Hour)); diff != "" {
+		t.Errorf("patches (-want +got):\n%s", diff)
+	}
+	h.pool.silent = false
+	h.expect()
+	h.pool.silent = true
+	if diff := cmp.Diff(aRepair, h.follow(time.Hour)); diff != "" {
+		t.Errorf("patches after another agent (-want +got):\n%s", diff)
+	}
+}
+
 // A pod without a CPU limit has nothing that is the agent's.
 func TestNoRepairWithoutACPULimit(t *testing.T) {
 	h := newHarness(t, testRevision(res(0, 256)), testPod("p", res(0, 256)))

@@ -134,14 +134,13 @@ func (n *Node) list(now time.Time) error {
 
 // choose decides what the readings come from.
 func (n *Node) choose() {
-	visible := len(n.pods) == 0
 	for _, p := range n.pods {
 		if p.pressure != nil {
 			n.source = SourceCgroups
 			return
 		}
 	}
-	if n.source == SourceThreads && n.anyThreads() || visible {
+	if len(n.pods) == 0 || n.source == SourceThreads && n.anyThreads() {
 		n.source = SourceThreads
 		return
 	}

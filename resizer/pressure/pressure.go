@@ -92,11 +92,12 @@ type Node struct {
 	patience patience      // with the node as a whole
 	total    Reading
 
-	order   []*pod       // by directory; each reading begins with another
-	first   *pod         // with which the next reading begins; nil is any
-	looks   int          // left in this reading
-	load    *cgroup.File // the node's load averages; nil before they are read
-	crowded answer       // in this reading
+	order []*pod       // by directory; each reading begins with another
+	first *pod         // with which the next reading begins; nil is any
+	looks int          // left in this reading
+	load  *cgroup.File // the node's load averages; nil before they are read
+	// asked says that it was found out in this reading whether the node is crowded.
+	asked, crowded bool
 }
 
 // New makes a Node that reads below the directories where the host's cgroups and a proc file system
@@ -132,7 +133,9 @@ func (n *Node) Read(now time.Time, functions Functions) (Reading, error) {
 		if !known {
 			return n.total, errors.New("reading who waits for CPU: neither cgroups nor threads nor the node show it (does the proc file system have pressure/cpu?)")
 		}
-		n.add(&n.patience, moved, passed, functions)
+		if !fresh {
+			n.add(&n.patience, moved, passed, functions)
+		}
 		return n.total, nil
 	}
 	n.skipped += passed
@@ -175,7 +178,7 @@ func (n *Node) turn() []*pod {
 	if i := slices.Index(n.order, n.first); i > 0 {
 		n.order = slices.Concat(n.order[i:], n.order[:i])
 	}
-	n.looks, n.first, n.crowded = looksEach, nil, unasked
+	n.looks, n.first, n.asked = looksEach, nil, false
 	return n.order
 }
 

@@ -360,6 +360,11 @@ func TestNobodySeen(t *testing.T) {
 	if got, want := r.read(tick), (Reading{Waited: 12 * time.Millisecond, Beyond: 3 * time.Millisecond, Source: SourceNode, Pods: 1}); got != want {
 		t.Errorf("reading is %+v, want %+v", got, want)
 	}
+	before := r.read(tick)
+	write(t, proc, "pressure/cpu", pressureText("900000"))
+	if got := r.read(time.Minute); got != before {
+		t.Errorf("after a minute without a reading it is %+v, want %+v: nobody knows when in that minute there was waiting", got, before)
+	}
 
 	blind := New(root, t.TempDir(), none)
 	if _, err := blind.Read(start, everything); err == nil || !strings.Contains(err.Error(), "pressure/cpu") {

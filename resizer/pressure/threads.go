@@ -112,23 +112,12 @@ func (n *Node) ready(p *pod) bool {
 // nobodyWaits reports whether no more threads are ready on the node than it has CPUs, so that none
 // is kept from running for more than a moment. It finds out once per reading.
 func (n *Node) nobodyWaits() bool {
-	if n.crowded == unasked {
-		n.crowded = yes
-		if count, err := n.readyOnNode(); err == nil && count <= n.cpus {
-			n.crowded = no
-		}
+	if !n.asked {
+		count, err := n.readyOnNode()
+		n.asked, n.crowded = true, err != nil || count > n.cpus
 	}
-	return n.crowded == no
+	return !n.crowded
 }
-
-// answer is the answer to a question that a reading asks once.
-type answer int
-
-const (
-	unasked answer = iota
-	yes
-	no
-)
 
 // readyOnNode returns how many threads run or are ready to, including this one: in loadavg,
 // "ready/all" follows the load averages.

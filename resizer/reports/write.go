@@ -38,7 +38,7 @@ func (w *Writer) reconcile(ctx context.Context, n *namespace, functions []counte
 	if err := w.limiter.Wait(ctx); err != nil {
 		return nil // this round is over: the report comes first in the next
 	}
-	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout) // the round's end stops no write that has begun
 	defer cancel()
 	window := now.Sub(slotsOf(now)[0].Begin()).Round(time.Second)
 	there, err := w.write(ctx, n, statusOf(functions, w.live, now, window), optedIn)
@@ -55,22 +55,31 @@ func (w *Writer) reconcile(ctx context.Context, n *namespace, functions []counte
 // write writes a status. If there is no report, it makes one first when create says so. there says
 // whether there is one now.
 func (w *Writer) write(ctx context.Context, n *namespace, status v1alpha1.FunctionReportStatus, create bool) (there bool, err error) {
-	object := n.written
-	if object == nil {
-		object, err = w.get(ctx, n.name, create)
-		if object == nil || err != nil {
-			return false, err
+	if n.written != nil {
+		err := w.update(ctx, n, n.written, status)
+		if !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
+			return err == nil, err
 		}
+		n.written = nil // another changed or removed it
 	}
+	object, err := w.get(ctx, n.name, create)
+	if object == nil || err != nil {
+		return false, err
+	}
+	err = w.update(ctx, n, object, status)
+	return err == nil, err
+}
+
+func (w *Writer) update(ctx context.Context, n *namespace, object *v1alpha1.FunctionReport, status v1alpha1.FunctionReportStatus) error {
 	object.Status = status
 	if err := w.kube.Status().Update(ctx, object); err != nil {
-		return false, err
+		return err
 	}
 	// Keep no status: there may be many, and they are large.
 	n.written = &v1alpha1.FunctionReport{ObjectMeta: metav1.ObjectMeta{
 		Namespace: object.Namespace, Name: object.Name, UID: object.UID, ResourceVersion: object.ResourceVersion,
 	}}
-	return true, nil
+	return nil
 }
 
 // get returns the report of a namespace. If there is none, it makes one when create says so. It returns
@@ -97,7 +106,7 @@ func (w *Writer) remove(ctx context.Context, n *namespace) error {
 	if err := w.limiter.Wait(ctx); err != nil {
 		return nil // the next round does it
 	}
-	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
 	defer cancel()
 	object := &v1alpha1.FunctionReport{ObjectMeta: metav1.ObjectMeta{Namespace: n.name, Name: v1alpha1.FunctionReportName}}
 	if err := w.kube.Delete(ctx, object); client.IgnoreNotFound(err) != nil {

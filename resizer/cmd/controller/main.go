@@ -125,7 +125,7 @@ func (o options) lock(config *rest.Config) (resourcelock.Interface, error) {
 	if identity == "" {
 		identity = string(uuid.NewUUID())
 	}
-	lock, err := resourcelock.NewFromKubeconfig(resourcelock.LeasesResourceLock, settings.Namespace, "libra-resizer",
+	lock, err := resourcelock.NewFromKubeconfig(resourcelock.LeasesResourceLock, settings.Namespace, settings.Resizer,
 		resourcelock.ResourceLockConfig{Identity: identity}, config, renewDeadline)
 	if err != nil {
 		return nil, fmt.Errorf("making the lease: %w", err)
