@@ -75,6 +75,8 @@ func (l *memoryLocks) settle(_ context.Context, k key, v verdict, ttl time.Durat
 	return nil
 }
 
+func (l *memoryLocks) close() error { return nil }
+
 type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }

@@ -80,7 +80,6 @@ type Duplicator struct {
 	replayer *replayer
 	largest  api.Resources
 	inputs   *inputs
-	close    func() error
 }
 
 // New returns a Duplicator, which the caller runs and closes after that.
@@ -89,27 +88,24 @@ func New(o Options) (*Duplicator, error) {
 	if err != nil {
 		return nil, err
 	}
-	locks := newRedisLocks(o.Redis, o.Owner)
-	replayer := newReplayer(o.Activator)
 	return &Duplicator{
 		clock:    o.Clock,
 		logger:   o.Logger.Named("duplicator"),
 		metrics:  m,
 		events:   o.Events,
 		serving:  o.Serving,
-		locks:    locks,
-		replayer: replayer,
+		locks:    newRedisLocks(o.Redis, o.Owner),
+		replayer: newReplayer(o.Activator),
 		largest:  o.Largest,
 		inputs:   newInputs(),
-		close: func() error {
-			replayer.close()
-			return locks.close()
-		},
 	}, nil
 }
 
 // Close releases what New made. Run must have returned.
-func (d *Duplicator) Close() error { return d.close() }
+func (d *Duplicator) Close() error {
+	d.replayer.close()
+	return d.locks.close()
+}
 
 // Run duplicates the inputs of one revision at a time until ctx is done. Before it returns, it removes the copy at
 // hand.

@@ -44,6 +44,8 @@ type locks interface {
 	settle(ctx context.Context, k key, v verdict, ttl time.Duration) error
 	// prolong makes a verdictDone last for ttl from now, or returns errLost.
 	prolong(ctx context.Context, k key, ttl time.Duration) error
+	// close releases what the locks need.
+	close() error
 }
 
 // redisLocks has a key for each revision. Its value is the holder's name or a verdict.

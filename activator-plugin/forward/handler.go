@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -28,7 +27,6 @@ import (
 	pkghandler "knative.dev/pkg/network/handlers"
 	"knative.dev/serving/pkg/activator"
 	activatorhandler "knative.dev/serving/pkg/activator/handler"
-	"knative.dev/serving/pkg/networking"
 
 	"libra.dev/libra/pkg/api"
 )
@@ -153,7 +151,7 @@ func (h *Handler) pass(w http.ResponseWriter, r *http.Request, to *peer) (done b
 	}()
 
 	out := r.WithContext(ctx)
-	body := keep(r.Body)
+	body := &kept{body: r.Body}
 	out.Body = body
 	asked := false
 	proxy := httputil.ReverseProxy{
@@ -185,11 +183,7 @@ func (h *Handler) pass(w http.ResponseWriter, r *http.Request, to *peer) (done b
 		},
 	}
 	proxy.ServeHTTP(w, out)
-	if outcome == outcomeUnreachable {
-		return false
-	}
-	body.end()
-	return true
+	return outcome != outcomeUnreachable
 }
 
 // forwardedHeaders are the headers that the proxy removes because it does not trust them. The other activator's proxy does not
@@ -231,25 +225,19 @@ func (h *Handler) outcomeOf(r *http.Request, err error) outcome {
 	switch {
 	case r.Context().Err() != nil:
 		return outcomeCancelled
-	case errors.As(err, new(unreachableError)):
+	case errors.Is(err, errUnreachable):
 		return outcomeUnreachable
 	default:
 		return outcomeFailed
 	}
 }
 
-// kept is a request body that ignores Close, because another activator or this one may still have to read it.
+// kept is a request body that ignores Close, because another activator or this one may still have to read it. The
+// server closes the body in the end.
 type kept struct {
 	body io.ReadCloser
 	// failed says that reading the body failed: the client sent it incomplete or malformed.
 	failed atomic.Bool
-}
-
-func keep(body io.ReadCloser) *kept {
-	if body == nil {
-		body = http.NoBody
-	}
-	return &kept{body: body}
 }
 
 func (k *kept) Read(b []byte) (int, error) {
@@ -261,9 +249,6 @@ func (k *kept) Read(b []byte) (int, error) {
 }
 
 func (k *kept) Close() error { return nil }
-
-// end closes the body.
-func (k *kept) end() { _ = k.body.Close() }
 
 // lacks remembers when it was last logged that a zone has no activator.
 type lacks struct {
@@ -289,19 +274,4 @@ func (l *lacks) isNews(zone string) bool {
 	}
 	l.said[zone] = now
 	return true
-}
-
-// address returns where an activator takes requests of a version of HTTP.
-func (t Transport) address(ip string, protoMajor int) string {
-	if t.Address != nil {
-		return t.Address(ip, protoMajor)
-	}
-	port := networking.BackendHTTPPort
-	switch {
-	case t.Scheme == "https":
-		port = networking.BackendHTTPSPort
-	case protoMajor == 2:
-		port = networking.BackendHTTP2Port
-	}
-	return net.JoinHostPort(ip, strconv.Itoa(port))
 }

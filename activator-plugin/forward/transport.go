@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"strconv"
 	"time"
 
 	"golang.org/x/net/http2"
+	"knative.dev/serving/pkg/networking"
 )
 
 const (
@@ -30,6 +32,21 @@ type Transport struct {
 	closeIdle func()
 }
 
+// address returns where an activator takes requests of a version of HTTP.
+func (t Transport) address(ip string, protoMajor int) string {
+	if t.Address != nil {
+		return t.Address(ip, protoMajor)
+	}
+	port := networking.BackendHTTPPort
+	switch {
+	case t.Scheme == "https":
+		port = networking.BackendHTTPSPort
+	case protoMajor == 2:
+		port = networking.BackendHTTP2Port
+	}
+	return net.JoinHostPort(ip, strconv.Itoa(port))
+}
+
 // CloseIdleConnections closes the connections that are not in use.
 func (t Transport) CloseIdleConnections() { t.closeIdle() }
 
@@ -41,13 +58,16 @@ type TLSConfig func() (*tls.Config, error)
 // encrypts them.
 func NewTransport(maxIdle, maxIdlePerHost int, config TLSConfig) Transport {
 	t := Transport{Scheme: "http"}
-	dial := dialer(nil)
 	if config != nil {
-		t.Scheme, dial = "https", dialer(config)
+		t.Scheme = "https"
+	}
+	dial := dialer(config)
+	dialOne := func(ctx context.Context, network, address string) (net.Conn, error) {
+		return dial(ctx, network, address, "")
 	}
 	one := &http.Transport{
-		DialContext:           dialAs(dial, ""),
-		DialTLSContext:        dialAs(dial, ""),
+		DialContext:           dialOne,
+		DialTLSContext:        dialOne,
 		MaxIdleConns:          maxIdle,
 		MaxIdleConnsPerHost:   maxIdlePerHost,
 		IdleConnTimeout:       90 * time.Second,
@@ -79,18 +99,10 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// unreachableError says that no connection could be made: nothing has been sent.
-type unreachableError struct{ error }
-
-func (e unreachableError) Unwrap() error { return e.error }
+// errUnreachable says that no connection could be made: nothing has been sent.
+var errUnreachable = errors.New("failed to connect to the activator")
 
 type dial func(ctx context.Context, network, address, protocol string) (net.Conn, error)
-
-func dialAs(d dial, protocol string) func(ctx context.Context, network, address string) (net.Conn, error) {
-	return func(ctx context.Context, network, address string) (net.Conn, error) {
-		return d(ctx, network, address, protocol)
-	}
-}
 
 // dialer returns a dial that connects within dialTimeout, with TLS if config is not nil.
 func dialer(config TLSConfig) dial {
@@ -103,7 +115,7 @@ func dialer(config TLSConfig) dial {
 			conn, err = encrypt(ctx, conn, config, protocol)
 		}
 		if err != nil {
-			return nil, unreachableError{fmt.Errorf("connecting to the activator at %s: %w", address, err)}
+			return nil, fmt.Errorf("%w at %s: %w", errUnreachable, address, err)
 		}
 		return conn, nil
 	}

@@ -31,11 +31,8 @@ type Explanation struct {
 // Explain returns the Explanation of a request to a revision; p is nil when there is no prediction. source is that of the
 // pod that the request goes to. autoscaler is the ConfigMap config-autoscaler; Explain fails if it is not valid.
 func Explain(rev *v1.Revision, of settings.Settings, source api.Source, autoscaler *corev1.ConfigMap, p *predict.Prediction, now time.Time) (Explanation, error) {
-	path, err := newPath()
+	a, err := autoscalerOf(autoscaler, now)
 	if err != nil {
-		return Explanation{}, err
-	}
-	if err := path.follow(autoscaler, now); err != nil {
 		return Explanation{}, err
 	}
 	set, refused := termsOf(rev.Annotations, of)
@@ -44,25 +41,29 @@ func Explain(rev *v1.Revision, of settings.Settings, source api.Source, autoscal
 	for _, err := range refused {
 		e.Refused = append(e.Refused, err)
 	}
-	bypassed, why := path.bypass(rev, now)
-	if e.Bypassed = bypassed; why != nil {
-		e.Bypass = why
+	bypassed, bypass := a.bypass(rev, now)
+	if e.Bypassed = bypassed; bypass != nil {
+		e.Bypass = bypass
 	}
 	concurrency := int(rev.Spec.GetContainerConcurrency())
 	ranked := set.mode != api.ModeObserve && source == api.SourceNode
 	e.Role = string(roleObserved)
+	why := reasonNone
 	switch {
+	case owed.limit.IsZero():
+		why = reasonNoLimits
 	case api.IsCopy(rev.Labels):
-		e.Reason = string(reasonCopy)
-		return e, nil
+		why = reasonCopy
 	case concurrency == 0:
-		e.Reason = string(reasonConcurrency)
-		if ranked && p != nil {
+		why = reasonConcurrency
+	case p == nil:
+		why = reasonNoPrediction
+	}
+	if why != reasonNone {
+		e.Reason = string(why)
+		if ranked && p != nil && why.predictable() {
 			_, e.Quick = volumes{}.ranked(*p, concurrency, false)
 		}
-		return e, nil
-	case p == nil:
-		e.Reason = string(reasonNoPrediction)
 		return e, nil
 	}
 	could := classify(owed, set, *p, concurrency)

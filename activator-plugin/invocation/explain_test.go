@@ -24,6 +24,7 @@ func TestExplain(t *testing.T) {
 		concurrency   int64
 		capacity      string
 		prediction    *predict.Prediction
+		unlimited     bool
 		surplus, want api.Resources
 		role, reason  string
 		bypass        string
@@ -50,20 +51,29 @@ func TestExplain(t *testing.T) {
 		"no bound of concurrency, over soon": {mode: "full", source: "node", capacity: "-1",
 			prediction: &predict.Prediction{Demand: res(300, 100), Duration: time.Second, CPUTime: 10 * time.Millisecond},
 			role:       "observed", reason: "concurrency", quick: true},
+		"nothing is owed": {mode: "full", source: "owners", concurrency: 1, capacity: "-1", prediction: donor, unlimited: true,
+			role: "observed", reason: "no_limits"},
+		"nothing is owed and no bound of concurrency, over soon": {mode: "full", source: "node", capacity: "-1", unlimited: true,
+			prediction: &predict.Prediction{Demand: res(300, 100), Duration: time.Second, CPUTime: 10 * time.Millisecond},
+			role:       "observed", reason: "no_limits", quick: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			rev := &v1.Revision{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{
 				api.ModeAnnotation: tc.mode, autoscaling.TargetBurstCapacityKey: tc.capacity,
 			}}}
 			rev.Spec.ContainerConcurrency = ptr.To(tc.concurrency)
+			owed := res(1000, 512)
+			if tc.unlimited {
+				owed = api.Resources{}
+			}
 			rev.Spec.Containers = []corev1.Container{{Resources: corev1.ResourceRequirements{
-				Limits: res(1000, 512).List(), Requests: res(100, 64).List(),
+				Limits: owed.List(), Requests: res(100, 64).List(),
 			}}}
 			e, err := Explain(rev, settings.Default, api.Source(tc.source), &corev1.ConfigMap{}, tc.prediction, time.Now())
 			if err != nil {
 				t.Fatal(err)
 			}
-			if e.Allocation != res(1000, 512) || e.Surplus != tc.surplus || e.Want != tc.want || e.Quick != tc.quick {
+			if e.Allocation != owed || e.Surplus != tc.surplus || e.Want != tc.want || e.Quick != tc.quick {
 				t.Errorf("it is %+v, want the surplus %v, the want %v, quick %t", e, tc.surplus, tc.want, tc.quick)
 			}
 			if e.Role != tc.role || e.Reason != tc.reason {

@@ -134,6 +134,10 @@ func requestID(h http.Header) string {
 	return id
 }
 
+func isAlphanumeric(c rune) bool {
+	return '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
+}
+
 // statusWriter notes the status of the response, which is 0 until there is one.
 type statusWriter struct {
 	http.ResponseWriter

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"time"
 
+	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -38,7 +39,9 @@ func (l *lifecycle) renewLeases(ctx context.Context) {
 func (l *lifecycle) renew(ctx context.Context) {
 	var g errgroup.Group
 	g.SetLimit(maxRenewals)
-	for _, node := range l.due() {
+	due := l.due()
+	l.noteOutage()
+	for _, node := range due {
 		g.Go(func() error {
 			answered := make(chan struct{})
 			l.renewals.Go(func() {
@@ -56,19 +59,51 @@ func (l *lifecycle) renew(ctx context.Context) {
 }
 
 func (l *lifecycle) renewOne(ctx context.Context, node string) {
-	ctx, cancel := context.WithTimeout(ctx, renewTimeout)
+	callCtx, cancel := context.WithTimeout(ctx, renewTimeout)
 	defer cancel()
 	started := l.clock.Now()
-	err := l.pool.Renew(ctx, node, l.owner)
+	err := l.pool.Renew(callCtx, node, l.owner)
 	l.onCall(opRenew, err, l.clock.Since(started))
-	l.noteHealth(err)
 
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if ctx.Err() == nil { // a renewal that was cut short says nothing about the pool
+		l.noteHealth(node, err)
+	}
 	if err == nil {
 		delete(l.unrenewed, node)
 	} else {
 		l.unrenewed[node] = false
+	}
+}
+
+// noteHealth notes how the renewal of a node went, and logs when the pool is back. The caller must hold mu.
+// Only renewals tell: the deadlines of a Begin and of an End are so short that a busy machine misses them.
+func (l *lifecycle) noteHealth(node string, err error) {
+	if err != nil {
+		l.silent[node] = err
+		return
+	}
+	delete(l.silent, node)
+	if l.away && len(l.silent) == 0 {
+		l.away = false
+		l.logger.Info("The pool answers again for all nodes")
+	}
+}
+
+// noteOutage logs when the pool goes away, for all nodes or for some. It looks once in a round, so that it can
+// say how many they are.
+func (l *lifecycle) noteOutage() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.away {
+		return
+	}
+	for node, err := range l.silent {
+		l.away = true
+		l.logger.Warnw("The pool does not answer for some nodes, or for all; requests there run with their user allocation until it does",
+			"nodes", len(l.silent), "node", node, zap.Error(err))
+		return
 	}
 }
 
@@ -94,6 +129,7 @@ func (l *lifecycle) due() []string {
 			nodes = append(nodes, node)
 		}
 	}
+	maps.DeleteFunc(l.silent, func(node string, _ error) bool { return leased[node] == 0 })
 	maps.DeleteFunc(l.unrenewed, func(node string, underWay bool) bool { return !underWay && leased[node] == 0 })
 	nodes = append(nodes, failed...)
 	for _, node := range nodes {

@@ -2,6 +2,7 @@ package invocation
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -11,6 +12,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/redis/go-redis/v9"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 
@@ -99,6 +102,75 @@ func TestHungShardHoldsUpNoOthersLeases(t *testing.T) {
 	l.renewals.Wait()
 	if len(l.unrenewed) != 0 {
 		t.Errorf("After the shard answers again, %v are not renewed", l.unrenewed)
+	}
+}
+
+// shards is a pool of which some nodes' shards are away.
+type shards struct {
+	recorder
+	away map[string]bool
+}
+
+func (s *shards) Renew(_ context.Context, node, _ string) error {
+	if s.away[node] {
+		return errors.New("connection refused")
+	}
+	return nil
+}
+
+// However the nodes' renewals take turns, an outage of one shard of several is logged once when it begins and
+// once when it is over.
+func TestOutageIsLoggedOnce(t *testing.T) {
+	core, logs := observer.New(zap.InfoLevel)
+	p := &shards{}
+	l := newTestLifecycle(t, p, clock.RealClock{})
+	l.logger = zap.New(core).Sugar()
+	for _, node := range []string{"a", "b", "c", "d"} {
+		l.nodes[node]++
+	}
+	for _, step := range []struct {
+		away map[string]bool
+		gone string // a node without invocations from then on
+		want string
+	}{
+		{away: map[string]bool{"a": true, "b": true}, want: "warn 2"},
+		{away: map[string]bool{"a": true}},
+		{away: map[string]bool{"a": true, "c": true}},
+		{away: map[string]bool{"d": true}},
+		{want: "info"},
+		{away: map[string]bool{"a": true}, want: "warn 1"},
+		{away: map[string]bool{"a": true}, gone: "a", want: "info"},
+	} {
+		p.away = step.away
+		delete(l.nodes, step.gone)
+		for range 3 {
+			l.renew(t.Context())
+			l.renewals.Wait()
+		}
+		var got []string
+		for _, entry := range logs.TakeAll() {
+			said := entry.Level.String()
+			if nodes, some := entry.ContextMap()["nodes"]; some {
+				said += fmt.Sprint(" ", nodes)
+			}
+			got = append(got, said)
+		}
+		if strings.Join(got, ", ") != step.want {
+			t.Errorf("while %v are away, without %q, logged %q, want %q", step.away, step.gone, got, step.want)
+		}
+	}
+}
+
+// When the activator stops, its renewals are cut short. That is no outage.
+func TestRenewalsThatAreCutShortAreNoOutage(t *testing.T) {
+	l := newTestLifecycle(t, &shards{away: map[string]bool{"a": true}}, clock.RealClock{})
+	l.nodes["a"]++
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	l.renew(ctx)
+	l.renewals.Wait()
+	if len(l.silent) != 0 {
+		t.Errorf("%v are taken to be away", l.silent)
 	}
 }
 

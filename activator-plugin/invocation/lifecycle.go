@@ -5,7 +5,6 @@ import (
 	"errors"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
@@ -60,7 +59,6 @@ type lifecycle struct {
 	// giveUp cancels ends. After that no End is tried any more.
 	ends     context.Context
 	giveUp   context.CancelFunc
-	failing  atomic.Bool // whether the pool's last answer was an error
 	refusals rate.Sometimes
 
 	mu sync.Mutex
@@ -84,6 +82,9 @@ type lifecycle struct {
 	// unrenewed has the nodes whose last renewal has not been answered, and whether it is still
 	// under way.
 	unrenewed map[string]bool
+	// silent has the nodes whose last renewal failed, and why. away says that this was logged.
+	silent map[string]error
+	away   bool
 	// lingering has, by node, the Ends that wait for a Begin.
 	lingering map[string][]*lingering
 }
@@ -141,6 +142,7 @@ func newLifecycle(p pool.Pool, owner string, clk clock.WithTicker, logger *zap.S
 		idle:      make(map[string]time.Time),
 		inPod:     make(map[string][]int64),
 		unrenewed: make(map[string]bool),
+		silent:    make(map[string]error),
 		revisions: make(map[types.NamespacedName]int),
 		crowds:    make(map[string]*crowd),
 		lending:   make(map[string]int),
@@ -331,19 +333,19 @@ func (f *flight) others(along []*lingering) int {
 // end sends the End until the pool answers, or has refused it for refusedMost. The pool does not
 // end an invocation by itself while this activator has others on the node and renews its lease.
 func (f *flight) end(e pool.Ending) {
-	timeout, backoff, first := f.lateAfter, endBackoff, true
+	timeout, backoff := f.lateAfter, endBackoff
 	if f.mayLinger() {
 		ended, sent := f.linger(&e)
 		if ended {
 			return
 		}
 		if sent {
-			e.Late, first, timeout = true, false, retryTimeout
+			e.Late, timeout = true, retryTimeout
 		}
 	}
 	var refusedSince time.Time
 	for {
-		err := f.tryEnd(e, timeout, first)
+		err := f.tryEnd(e, timeout)
 		switch {
 		case err == nil:
 			return
@@ -359,22 +361,18 @@ func (f *flight) end(e pool.Ending) {
 		case <-f.ends.Done():
 			return
 		}
-		e.Late, first = true, false
+		e.Late = true
 		timeout, backoff = retryTimeout, min(2*backoff, maxBackoff)
 	}
 }
 
-func (f *flight) tryEnd(e pool.Ending, timeout time.Duration, first bool) error {
+func (f *flight) tryEnd(e pool.Ending, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(f.ends, timeout)
 	defer cancel()
 	span := f.span(spanEnd)
 	defer span.End()
 	started := f.clock.Now()
 	outcome, err := f.pool.End(ctx, f.node, e)
-	// The first attempt's deadline is so short that missing it is no sign of anything.
-	if err == nil || !first {
-		f.noteHealth(err)
-	}
 	f.onEnd(span, outcome, err, f.clock.Since(started))
 	return err
 }
@@ -437,22 +435,10 @@ func (l *lifecycle) onCall(operation string, err error, took time.Duration) {
 	l.metrics.onPoolCall(operation, result, took)
 	if result == resultRefused {
 		l.refusals.Do(func() {
-			l.logger.Errorw("Redis refuses the activator's calls; requests run with their user allocation until this is fixed. "+
-				"Redis must be version 7 or later, accept the activator's user and password, let that user call functions, and have "+
-				"no newer functions than the activator's. This is logged once a minute.", zap.Error(err))
+			l.logger.Errorw("Redis refuses the activator's calls, or cannot be asked; requests run with their user allocation until this is fixed. "+
+				"Redis must be version 7 or later, accept the activator's user and password, and let that user call functions. The activator "+
+				"must be able to read its credential files, and trust Redis' certificate. This is logged once a minute.", zap.Error(err))
 		})
-	}
-}
-
-// noteHealth logs when the pool goes away and when it is back. A Begin is no sign of either: its
-// deadline is so short that a busy machine misses it.
-func (l *lifecycle) noteHealth(err error) {
-	switch failing := err != nil; {
-	case l.failing.Swap(failing) == failing:
-	case failing:
-		l.logger.Warnw("The pool does not answer; requests run with their user allocation until it does", zap.Error(err))
-	default:
-		l.logger.Info("The pool answers again")
 	}
 }
 

@@ -62,9 +62,6 @@ func (f *flight) linger(e *pool.Ending) (ended, sent bool) {
 		}
 		answer = <-l.answer
 	}
-	if answer.err == nil {
-		f.noteHealth(nil)
-	}
 	span := f.span(spanEnd)
 	defer span.End()
 	return f.onEnd(span, answer.outcome, answer.err, answer.took), true

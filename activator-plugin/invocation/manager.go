@@ -9,10 +9,13 @@ import (
 	"fmt"
 	"net/http"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
 	"go.uber.org/zap"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
@@ -72,19 +75,19 @@ type Options struct {
 // Manager manages the invocations of opted-in revisions. Its Handler and Throttler
 // go into the activator's chain together.
 type Manager struct {
-	clock     clock.PassiveClock
-	logger    *zap.SugaredLogger
-	metrics   *metrics
-	predictor Predictor
-	pods      *Pods
-	settings  Settings
-	path      *path
-	placer    *placer
-	lifecycle *lifecycle
-	counts    counts
-	ahead     budget
-	events    record.EventRecorder
-	warned    once.Set[warning]
+	clock      clock.PassiveClock
+	logger     *zap.SugaredLogger
+	metrics    *metrics
+	predictor  Predictor
+	pods       *Pods
+	settings   Settings
+	autoscaler atomic.Pointer[autoscaler]
+	placer     *placer
+	lifecycle  *lifecycle
+	counts     counts
+	ahead      budget
+	events     record.EventRecorder
+	warned     once.Set[warning]
 }
 
 // NewManager returns a Manager. The caller must call Run.
@@ -93,7 +96,7 @@ func NewManager(o Options) (*Manager, error) {
 	if err != nil {
 		return nil, err
 	}
-	path, err := newPath()
+	defaults, err := autoscalerOf(&corev1.ConfigMap{}, time.Time{})
 	if err != nil {
 		return nil, fmt.Errorf("reading the autoscaler's defaults: %w", err)
 	}
@@ -104,18 +107,19 @@ func NewManager(o Options) (*Manager, error) {
 	l := newLifecycle(o.Pool, o.Owner, o.Clock, o.Logger, m)
 	l.tracer = newTracer(o.TracerProvider)
 	l.recent = newRecent()
-	return &Manager{
+	manager := &Manager{
 		clock:     o.Clock,
 		logger:    o.Logger,
 		metrics:   m,
 		predictor: o.Predictor,
 		pods:      o.Pods,
 		settings:  o.Settings,
-		path:      path,
 		placer:    placer,
 		events:    o.Events,
 		lifecycle: l,
-	}, nil
+	}
+	manager.autoscaler.Store(defaults)
+	return manager, nil
 }
 
 // Handler returns the handler that goes directly around next, the activation handler.

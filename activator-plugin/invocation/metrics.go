@@ -151,7 +151,7 @@ func newMetrics(mp metric.MeterProvider) (*metrics, error) {
 		errs  [14]error
 	)
 	m.dispatched, errs[0] = meter.Int64Counter("libra.invocations",
-		metric.WithDescription("Invocations of opted-in revisions, per revision, by `role` (donor, borrower, donor_and_borrower, neither, observed, unmanaged), by `reason` if only observed or unmanaged, and by whether their pods are `ranked`"),
+		metric.WithDescription("Invocations of opted-in revisions, per revision, by `role` (donor, borrower, donor_and_borrower, neither, observed, unmanaged), by `reason` if only observed or unmanaged, or if it did not lend or borrow what it could, and by whether their pods are `ranked`"),
 		metric.WithUnit("{invocation}"))
 	m.inFlight, errs[1] = meter.Int64UpDownCounter("libra.invocations.in_flight",
 		metric.WithDescription("Invocations in flight, from their Begin until their End is answered"),

@@ -3,7 +3,6 @@ package invocation
 import (
 	"fmt"
 	"strconv"
-	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -25,33 +24,21 @@ const (
 )
 
 // autoscaler has the defaults that the ConfigMap config-autoscaler sets for revisions that do not say
-// otherwise.
+// a.
 type autoscaler struct {
 	capacity float64
 	class    string
 	since    time.Time
 }
 
-// path knows whether requests can bypass the activator to the pods of a revision.
-type path struct{ otherwise atomic.Pointer[autoscaler] }
-
-// newPath returns the path for an empty ConfigMap.
-func newPath() (*path, error) {
-	p := &path{}
-	return p, p.follow(&corev1.ConfigMap{}, time.Time{})
-}
-
-// follow applies the ConfigMap. One that is not valid changes nothing, as with the autoscaler.
-func (p *path) follow(cm *corev1.ConfigMap, now time.Time) error {
+// autoscalerOf returns the defaults that a ConfigMap sets, which has been in force since it was last written, or since
+// now if that is not known. The autoscaler takes no ConfigMap that is not valid.
+func autoscalerOf(cm *corev1.ConfigMap, now time.Time) (*autoscaler, error) {
 	cfg, err := autoscalerconfig.NewConfigFromConfigMap(cm)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	last := p.otherwise.Load()
-	if last == nil || last.capacity != cfg.TargetBurstCapacity || last.class != cfg.PodAutoscalerClass {
-		p.otherwise.Store(&autoscaler{cfg.TargetBurstCapacity, cfg.PodAutoscalerClass, writtenAt(cm, now)})
-	}
-	return nil
+	return &autoscaler{cfg.TargetBurstCapacity, cfg.PodAutoscalerClass, writtenAt(cm, now)}, nil
 }
 
 // writtenAt returns when the ConfigMap was last written, since an activator that has just started did not see
@@ -81,14 +68,11 @@ func (e *PathError) Error() string { return fmt.Sprintf("%s is %.64q, want %s", 
 // Bypass returns why requests can bypass the activator to a revision's pods, or nil. autoscaler is the
 // ConfigMap config-autoscaler; Bypass fails if it is not valid.
 func Bypass(rev *v1.Revision, autoscaler *corev1.ConfigMap) (*PathError, error) {
-	p, err := newPath()
-	if err == nil {
-		err = p.follow(autoscaler, time.Time{})
-	}
+	a, err := autoscalerOf(autoscaler, time.Time{})
 	if err != nil {
 		return nil, err
 	}
-	_, why := p.bypass(rev, time.Now())
+	_, why := a.bypass(rev, time.Now())
 	return why, nil
 }
 
@@ -99,12 +83,11 @@ const (
 
 // bypass reports whether requests can bypass the activator to the pods of a revision, or could so recently
 // that some may still be there. If they still can, it also returns why.
-func (p *path) bypass(rev *v1.Revision, now time.Time) (bool, *PathError) {
-	otherwise := p.otherwise.Load()
+func (a *autoscaler) bypass(rev *v1.Revision, now time.Time) (bool, *PathError) {
 	if key, class, ok := autoscaling.ClassAnnotation.Get(rev.Annotations); ok && class != autoscaling.KPA {
 		return true, &PathError{"annotation " + key, class, wantClass, key, autoscaling.KPA}
-	} else if !ok && otherwise.class != autoscaling.KPA {
-		return true, &PathError{"pod-autoscaler-class of ConfigMap " + autoscalerconfig.ConfigName, otherwise.class, wantClass, autoscaling.ClassAnnotationKey, autoscaling.KPA}
+	} else if !ok && a.class != autoscaling.KPA {
+		return true, &PathError{"pod-autoscaler-class of ConfigMap " + autoscalerconfig.ConfigName, a.class, wantClass, autoscaling.ClassAnnotationKey, autoscaling.KPA}
 	}
 	capacity := strconv.Itoa(alwaysInPath)
 	if key, value, ok := autoscaling.TargetBurstCapacityAnnotation.Get(rev.Annotations); ok {
@@ -113,11 +96,11 @@ func (p *path) bypass(rev *v1.Revision, now time.Time) (bool, *PathError) {
 		}
 		return false, nil
 	}
-	if otherwise.capacity != alwaysInPath {
+	if a.capacity != alwaysInPath {
 		return true, &PathError{"target-burst-capacity of ConfigMap " + autoscalerconfig.ConfigName,
-			strconv.FormatFloat(otherwise.capacity, 'g', -1, 64), wantCapacity, autoscaling.TargetBurstCapacityKey, capacity}
+			strconv.FormatFloat(a.capacity, 'g', -1, 64), wantCapacity, autoscaling.TargetBurstCapacityKey, capacity}
 	}
-	return now.Sub(otherwise.since) < pathSettles+longest(rev), nil
+	return now.Sub(a.since) < pathSettles+longest(rev), nil
 }
 
 // longest returns how long a request to a revision may run.
@@ -125,17 +108,24 @@ func longest(rev *v1.Revision) time.Duration {
 	return time.Duration(ptr.Deref(rev.Spec.TimeoutSeconds, config.DefaultRevisionTimeoutSeconds)) * time.Second
 }
 
-// FollowAutoscaler applies the ConfigMap config-autoscaler. It must be called each time that this changes.
+// FollowAutoscaler applies the ConfigMap config-autoscaler. It must be called each time that this changes. One that is
+// not valid changes nothing, as with the autoscaler.
 func (m *Manager) FollowAutoscaler(cm *corev1.ConfigMap) {
-	if err := m.path.follow(cm, m.clock.Now()); err != nil {
+	a, err := autoscalerOf(cm, m.clock.Now())
+	if err != nil {
 		m.logger.Warnw("Ignoring the autoscaler's settings, which are not valid; the earlier ones still decide whether requests can go past the activator",
 			"configmap", cm.Name, zap.Error(err))
+		return
+	}
+	// A change that does not concern the path does not begin its time anew.
+	if last := m.autoscaler.Load(); last.capacity != a.capacity || last.class != a.class {
+		m.autoscaler.Store(a)
 	}
 }
 
 // bypassed is bypass, and warns of a bypass.
 func (m *Manager) bypassed(rev *v1.Revision) bool {
-	bypassed, why := m.path.bypass(rev, m.clock.Now())
+	bypassed, why := m.autoscaler.Load().bypass(rev, m.clock.Now())
 	if why != nil {
 		m.warn(rev, eventNotInPath, why.where, "The function lends nothing and is not learned from: its requests can go past the activator", why)
 	}

@@ -6,9 +6,12 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"go.opentelemetry.io/otel/metric/noop"
+	"go.uber.org/zap/zaptest"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/record"
+	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	"knative.dev/serving/pkg/apis/autoscaling"
 
@@ -52,17 +55,14 @@ func TestBypass(t *testing.T) {
 			map[string]string{autoscaling.ClassAnnotationKey: autoscaling.KPA, tbc: "-1"}, false, nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			p, err := newPath()
-			if err != nil {
-				t.Fatal("newPath() =", err)
-			}
 			now := time.Now()
-			if err := p.follow(configAutoscaler(tc.config, now.Add(-time.Hour)), now); err != nil {
-				t.Fatal("follow() =", err)
+			a, err := autoscalerOf(configAutoscaler(tc.config, now.Add(-time.Hour)), now)
+			if err != nil {
+				t.Fatal("autoscalerOf() =", err)
 			}
 			rev := newRevision()
 			rev.Annotations = tc.annotations
-			bypass, why := p.bypass(rev, now)
+			bypass, why := a.bypass(rev, now)
 			if bypass != tc.bypass || (why != nil) != (tc.why != nil) {
 				t.Fatalf("bypass() = %t, %v, want %t with an error that has %q", bypass, why, tc.bypass, tc.why)
 			}
@@ -77,19 +77,19 @@ func TestBypass(t *testing.T) {
 
 // A request that bypassed the activator before it was put in the path may run for as long as a request may.
 func TestBypassEndsWithTheLastRequest(t *testing.T) {
-	p, err := newPath()
+	start := time.Unix(1_000_000, 0)
+	clk := clocktesting.NewFakeClock(start)
+	m, err := NewManager(Options{Clock: clk, Logger: zaptest.NewLogger(t).Sugar(), MeterProvider: noop.NewMeterProvider()})
 	if err != nil {
-		t.Fatal("newPath() =", err)
+		t.Fatal("NewManager() =", err)
 	}
 	rev := newRevision()
 	delete(rev.Annotations, autoscaling.TargetBurstCapacityKey)
 	rev.Spec.TimeoutSeconds = ptr.To[int64](10)
-	start := time.Unix(1_000_000, 0)
 	for _, step := range []struct {
-		at      time.Duration
-		config  *corev1.ConfigMap // none: as before
-		bypass  bool
-		refused bool
+		at     time.Duration
+		config *corev1.ConfigMap // none: as before
+		bypass bool
 	}{
 		{at: 0, bypass: true},
 		{at: time.Second, config: configAutoscaler(map[string]string{"target-burst-capacity": "-1"}), bypass: true},
@@ -97,18 +97,17 @@ func TestBypassEndsWithTheLastRequest(t *testing.T) {
 		{at: pathSettles + 11*time.Second},
 		// Changes that do not concern the path, and one that the autoscaler does not take.
 		{at: pathSettles + 12*time.Second, config: configAutoscaler(map[string]string{"target-burst-capacity": "-1", "stable-window": "30s"})},
-		{at: pathSettles + 13*time.Second, config: configAutoscaler(map[string]string{"target-burst-capacity": "-2"}), refused: true},
+		{at: pathSettles + 13*time.Second, config: configAutoscaler(map[string]string{"target-burst-capacity": "-2"})},
 		{at: pathSettles + 14*time.Second, config: configAutoscaler(nil), bypass: true},
 		// Written long ago, as an activator that starts finds it.
 		{at: pathSettles + 15*time.Second, config: configAutoscaler(map[string]string{"target-burst-capacity": "-1"},
 			start.Add(-time.Hour), start.Add(-2*time.Hour))},
 	} {
+		clk.SetTime(start.Add(step.at))
 		if step.config != nil {
-			if err := p.follow(step.config, start.Add(step.at)); (err != nil) != step.refused {
-				t.Fatalf("follow() at %s = %v, want an error: %t", step.at, err, step.refused)
-			}
+			m.FollowAutoscaler(step.config)
 		}
-		if bypass, why := p.bypass(rev, start.Add(step.at)); bypass != step.bypass {
+		if bypass, why := m.autoscaler.Load().bypass(rev, clk.Now()); bypass != step.bypass {
 			t.Errorf("bypass() at %s = %t, %v, want %t", step.at, bypass, why, step.bypass)
 		}
 	}

@@ -26,15 +26,7 @@ type placer struct {
 }
 
 func newPlacer(o Options) (*placer, error) {
-	p := &placer{programs: o.Programs, policies: map[api.Placement]placement.Policy{}}
-	for _, name := range api.Placements {
-		p.policies[name] = placement.Named(name)
-	}
-	var lending placement.Lending
-	if o.Settings != nil {
-		lending = o.Settings
-	}
-	p.slots = placement.NewSlots(o.Views, lending)
+	p := &placer{slots: placement.NewSlots(o.Views, o.Settings), programs: o.Programs, policies: placement.AllNamed()}
 	if o.Pods != nil {
 		if err := o.Pods.follow(p.slots); err != nil {
 			return nil, fmt.Errorf("following pods: %w", err)
@@ -60,7 +52,7 @@ func (m *Manager) place(ctx context.Context, req *request, revID types.Namespace
 		m.metrics.onOver(revID)
 	}
 	if placed.Outcome == placement.Refused {
-		req.refusedBy = refusedBy(ask.Program, revID.Namespace)
+		req.refusedBy = ask.Program.RefusedBy(revID.Namespace)
 	}
 	if by != "" {
 		m.metrics.onPlaced(by, placed.Outcome, m.clock.Since(ask.Now))
@@ -130,16 +122,6 @@ func refuse(req *request) error {
 	err := refusedError{req.refusedBy}
 	req.response.Header().Set(api.ReasonHeader, err.Error())
 	return err
-}
-
-// refuser is a program that says which policy refuses a request of a namespace.
-type refuser interface{ RefusedBy(namespace string) string }
-
-func refusedBy(p placement.Program, namespace string) string {
-	if r, ok := p.(refuser); ok {
-		return r.RefusedBy(namespace)
-	}
-	return "a placement policy"
 }
 
 // tracePlaced records where the request goes, and why, on the span in ctx, which is that of the wait for a slot.

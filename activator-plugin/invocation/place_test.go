@@ -208,6 +208,10 @@ func (o only) Place(_ *placement.Query, candidates []placement.Candidate) (index
 	return -1, 0
 }
 
+func (only) RefusedBy(namespace string) string {
+	return "PlacementPolicy " + namespace + "/default (generation 3)"
+}
+
 // A program decides for the functions with its tag, also of a single pod, and others go by the setting.
 func TestProgramsComeFirst(t *testing.T) {
 	tagged := newRevision()
@@ -225,19 +229,12 @@ func TestProgramsComeFirst(t *testing.T) {
 	}
 }
 
-// refusing is a program that says which policy it is.
-type refusing struct{ only }
-
-func (refusing) RefusedBy(namespace string) string {
-	return "PlacementPolicy " + namespace + "/default (generation 3)"
-}
-
 // A request that a program refuses is answered with the reason, takes no slot, and is not reported to the pool.
 func TestRefusedByAProgram(t *testing.T) {
 	rev := newRevision()
 	rev.Labels[api.PlacementLabel] = "elsewhere"
 	rec := &recorder{}
-	c := newChain(t, chainOptions{pool: rec, rev: rev, programs: programs{"elsewhere": refusing{only("node-z")}}})
+	c := newChain(t, chainOptions{pool: rec, rev: rev, programs: programs{"elsewhere": only("node-z")}})
 	req, err := http.NewRequest(http.MethodGet, c.URL, nil)
 	if err != nil {
 		t.Fatal(err)

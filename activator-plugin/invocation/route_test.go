@@ -34,6 +34,8 @@ func (a *abroad) Place(q *placement.Query, _ []placement.Candidate) (index, bloc
 	return 0, 0
 }
 
+func (a *abroad) RefusedBy(string) string { return a.zone }
+
 func tagged(change func(*v1.Revision)) *v1.Revision {
 	rev := newRevision()
 	metav1.SetMetaDataLabel(&rev.ObjectMeta, api.PlacementLabel, "abroad")

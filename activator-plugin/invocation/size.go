@@ -76,7 +76,3 @@ func declared(field, name, value string) (int64, *sizeError) {
 	}
 	return size, nil
 }
-
-func isAlphanumeric(c rune) bool {
-	return '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
-}

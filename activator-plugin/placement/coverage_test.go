@@ -104,12 +104,12 @@ func TestCoverageIsTheIntegral(t *testing.T) {
 				rt.Fatalf("a debit raised what is covered from %v to %v", before, got)
 			}
 			before = got
-			c := &Candidate{Target: &Target{Source: source}, View: v}
-			b := (&Query{Demand: d, Now: now}).bound([]Candidate{*c})
-			if closely := b.closely(c); closely < got-1e-9 || closely > 1+1e-9 {
+			c := NewCandidate(&Target{Source: source}, v)
+			b := (&Query{Demand: d, Now: now}).bound([]Candidate{c})
+			if closely := b.closely(&c); closely < got-1e-9 || closely > 1+1e-9 {
 				rt.Fatalf("after %d debits %v is covered, and no more than %v", i, got, closely)
 			}
-			if roughly := b.atMost(b.roughly(c)); roughly < got-1e-9 || roughly > 1+1e-9 {
+			if roughly := b.atMost(b.roughly(&c)); roughly < got-1e-9 || roughly > 1+1e-9 {
 				rt.Fatalf("after %d debits %v is covered, and no more than %v", i, got, roughly)
 			}
 			taken := Demand{Want: drawVolume(rt, "taken"), Duration: time.Second, OwnCPUMilli: rapid.Int64Range(0, 100).Draw(rt, "own of taken")}
@@ -188,7 +188,7 @@ func benchmarkCoverage(b *testing.B, source api.Source) {
 	now, views := thousand(b)
 	candidates := make([]Candidate, len(views))
 	for i, v := range views {
-		candidates[i] = Candidate{Target: &Target{Dest: ip(i) + ":8012", Node: fmt.Sprint("node-", i), Source: source}, View: v}
+		candidates[i] = NewCandidate(&Target{Dest: ip(i) + ":8012", Node: fmt.Sprint("node-", i), Source: source}, v)
 	}
 	took := make([]time.Duration, 0, 1<<20)
 	random := rand.New(rand.NewPCG(3, 4))

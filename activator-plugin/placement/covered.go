@@ -110,7 +110,7 @@ func (q *Query) draw(candidates []Candidate, most found) int {
 	}
 	drawn := -1
 	for draws := mostDraws; len(good) > 0 && draws > 0; draws-- {
-		i, last := q.below(len(good)), len(good)-1
+		i, last := q.Below(len(good)), len(good)-1
 		p := good[i]
 		good[i], good = good[last], good[:last]
 		if p.known != exact {
@@ -176,9 +176,6 @@ func (q *Query) bound(candidates []Candidate) (b bounding) {
 // roughly returns, in one look, an upper bound on the CPU that there is. It is negative if nothing is known.
 func (b *bounding) roughly(c *Candidate) int32 {
 	slots := c.slots
-	if slots.lent == 0 {
-		slots = c.View.slotsOf(c.Source)
-	}
 	var of *chunk
 	var at int32
 	bound, beside := b.falling.rough, int64(0)
@@ -212,9 +209,6 @@ func (b *bounding) atMost(level int32) (covered float64) {
 // closely returns an upper bound on what a candidate's node covers. Something must be known about the node.
 func (b *bounding) closely(c *Candidate) (covered float64) {
 	slots, want := c.slots, b.demand.Want
-	if slots.lent == 0 {
-		slots = c.View.slotsOf(c.Source)
-	}
 	of, at := columns(b.lent, slots.lent)
 	switch {
 	case slots.idle == 0:

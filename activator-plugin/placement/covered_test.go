@@ -27,8 +27,10 @@ func knownNode(name string, lends, inUse int64, begun int) pool.Profile {
 
 // seenBy gives candidates their Views of the picture.
 func (f *fixture) seenBy(candidates []Candidate, source api.Source) []Candidate {
-	for i := range candidates {
-		candidates[i].Source, candidates[i].View = source, f.View(candidates[i].Node, revID.Namespace)
+	for i, c := range candidates {
+		c.Source = source
+		candidates[i] = NewCandidate(c.Target, f.View(c.Node, revID.Namespace))
+		candidates[i].InFlight = c.InFlight
 	}
 	return candidates
 }
@@ -300,9 +302,6 @@ func TestCoverageTakesTheEmptierOfEquals(t *testing.T) {
 			nodes, profiles = append(nodes, "lends-less"), append(profiles, knownNode("lends-less", min(lends, 1000)-100, 0, 0))
 		}
 		candidates := f.seenBy(on(0, nodes...), api.SourceOwners)
-		for i := range candidates {
-			candidates[i].NodeID = NodeIDOf(candidates[i].Node)
-		}
 		f.hear(t, profiles...)
 		if got := candidates[Coverage(q, candidates)].Node; got == busiest || got == "lends-less" {
 			rt.Fatalf("it takes %s; %s has the most requests", got, busiest)

@@ -14,10 +14,10 @@ import (
 func Hash(q *Query, candidates []Candidate) int {
 	revision := hashOf(q.Revision)
 	best := 0
-	highest := rendezvous(revision, candidates[0].nodeHash())
+	highest := rendezvous(revision, candidates[0].hash)
 	for i := 1; i < len(candidates); i++ {
 		c := &candidates[i]
-		if score := rendezvous(revision, c.nodeHash()); score > highest || score == highest && c.InFlight < candidates[best].InFlight {
+		if score := rendezvous(revision, c.hash); score > highest || score == highest && c.InFlight < candidates[best].InFlight {
 			best, highest = i, score
 		}
 	}

@@ -2,7 +2,6 @@ package placement
 
 import (
 	"context"
-	"errors"
 	"iter"
 	"sync"
 	"sync/atomic"
@@ -23,11 +22,9 @@ const (
 	refreshJitter = refreshEvery / 10
 	// After a refresh that fails, the wait doubles each time, up to mostBackoff.
 	mostBackoff = 2 * time.Second
-	// callTimeout bounds each call of a refresh. When one Redis of several hangs, it also bounds how much older the
-	// others' part of the picture gets.
-	callTimeout = 500 * time.Millisecond
-	// callsMost bounds the calls of one refresh, each of which tells of up to 50 nodes of each Redis.
-	callsMost = 100
+	// refreshTimeout bounds a refresh. When one Redis of several hangs, it also bounds how much older the others' part
+	// of the picture gets.
+	refreshTimeout = 500 * time.Millisecond
 	// idleAfter is how long after its last use the picture is refreshed less often.
 	idleAfter = time.Minute
 	// usedEvery is how often a use is noted: a write with every request would take the cache line from all others.
@@ -210,30 +207,20 @@ func (p *Picture) say(err error) {
 	}
 }
 
-// refresh asks until there is nothing new, and returns whether any Redis told everything.
+// refresh asks what is new, and returns whether any Redis told everything.
 func (p *Picture) refresh(ctx context.Context) (told bool, err error) {
 	defer p.bound()
 	p.choosing.refreshed()
-	number := p.asked.Add(1)
-	for range callsMost {
-		at := p.momentOf(p.clock.Now())
-		callCtx, cancel := context.WithTimeout(ctx, callTimeout)
-		all, err := p.profiles.ReadProfiles(callCtx, p.moments)
-		cancel()
-		more := false
-		for _, changes := range all {
-			p.take(changes, at, number)
-			more, told = more || changes.More, told || !changes.More
-		}
-		if err != nil {
-			return told, err
-		}
-		if !more {
-			p.forget(at)
-			return told, nil
-		}
+	number, at := p.asked.Add(1), p.momentOf(p.clock.Now())
+	ctx, cancel := context.WithTimeout(ctx, refreshTimeout)
+	defer cancel()
+	all, err := p.profiles.ReadProfiles(ctx, p.moments)
+	for _, changes := range all {
+		p.take(changes, at, number)
+		told = told || !changes.More
 	}
-	return told, errors.New("more has changed than can be read at once")
+	p.forget(at)
+	return told, err
 }
 
 // take takes in what one Redis told. The refresh of this number asked it at the moment at.

@@ -21,7 +21,9 @@ var now = time.Unix(1_800_000_000, 0)
 func on(inFlight int, nodes ...string) []Candidate {
 	var all []Candidate
 	for i, node := range nodes {
-		all = append(all, Candidate{Target: &Target{Dest: fmt.Sprintf("10.0.0.%d:8012", i+1), Node: node}, InFlight: inFlight})
+		c := NewCandidate(&Target{Dest: fmt.Sprintf("10.0.0.%d:8012", i+1), Node: node}, nil)
+		c.InFlight = inFlight
+		all = append(all, c)
 	}
 	return all
 }
@@ -30,10 +32,9 @@ func drawCandidates(t *rapid.T) []Candidate {
 	n := rapid.IntRange(1, 20).Draw(t, "pods")
 	var all []Candidate
 	for i := range n {
-		all = append(all, Candidate{
-			Target:   &Target{Dest: fmt.Sprintf("10.0.0.%d:8012", i+1), Node: fmt.Sprintf("node-%d", rapid.IntRange(0, 5).Draw(t, "node"))},
-			InFlight: rapid.IntRange(0, 3).Draw(t, "in flight"),
-		})
+		c := NewCandidate(&Target{Dest: fmt.Sprintf("10.0.0.%d:8012", i+1), Node: fmt.Sprintf("node-%d", rapid.IntRange(0, 5).Draw(t, "node"))}, nil)
+		c.InFlight = rapid.IntRange(0, 3).Draw(t, "in flight")
+		all = append(all, c)
 	}
 	return all
 }
@@ -47,10 +48,7 @@ func drawDemand(t *rapid.T) Demand {
 
 // Each policy names one of the candidates and changes none, and stock always names Knative's.
 func TestPoliciesNameACandidate(t *testing.T) {
-	policies := map[api.Placement]Policy{}
-	for _, name := range api.Placements {
-		policies[name] = Named(name)
-	}
+	policies := AllNamed()
 	rapid.Check(t, func(t *rapid.T) {
 		candidates := drawCandidates(t)
 		was := slices.Clone(candidates)

@@ -56,12 +56,20 @@ func (q *Query) OnNode(c *Candidate) int {
 	return max(c.InFlight, q.slots.onNodes.of(c.NodeID))
 }
 
-// below returns a random number from 0 to n-1.
-func (q *Query) below(n int) int {
+// Below returns a random number from 0 to n-1.
+func (q *Query) Below(n int) int {
 	if q.Rand == nil {
 		return rand.IntN(n)
 	}
 	return q.Rand.IntN(n)
+}
+
+// Uint64 returns a random number.
+func (q *Query) Uint64() uint64 {
+	if q.Rand == nil {
+		return rand.Uint64()
+	}
+	return q.Rand.Uint64()
 }
 
 // Demand is a volume for a time (LIBRA, section 6.1).
@@ -82,11 +90,9 @@ type Candidate struct {
 	*Target
 	// View is the pool of its node, as functions of its namespace see it.
 	View     *View
-	InFlight int // this activator's requests in the pod
-	// hash is the node's. If 0, it is computed from the name.
-	hash uint64
-	// slots are those of the View in its boards; the one for idle CPU is set only if the source is the node. If
-	// unset, the View is asked.
+	InFlight int    // this activator's requests in the pod
+	hash     uint64 // of Node
+	// slots are those of the View in its boards; the one for idle CPU is set only if the source is the node.
 	slots  viewSlots
 	NodeID NodeID // of Node, or 0
 	// own says that the node is one that this activator prefers to those of others.
@@ -101,12 +107,9 @@ type Target struct {
 	Source api.Source
 }
 
-// nodeHash returns the hash of the candidate's node.
-func (c *Candidate) nodeHash() uint64 {
-	if c.hash == 0 {
-		return xxhash.Sum64String(c.Node)
-	}
-	return c.hash
+// NewCandidate returns a candidate without requests. The View may be nil, for a node that is not known.
+func NewCandidate(t *Target, v *View) Candidate {
+	return Candidate{Target: t, View: v, hash: xxhash.Sum64String(t.Node), slots: v.slotsOf(t.Source), NodeID: NodeIDOf(t.Node)}
 }
 
 // Policy returns the index of the candidate that the request goes to. There is at least one candidate. Knative's
@@ -119,6 +122,8 @@ type Program interface {
 	// Place returns the index of the candidate, and for the trace the number of the block that named it. If the
 	// program allows none, the index is -1, and the request is refused.
 	Place(q *Query, candidates []Candidate) (index, block int)
+	// RefusedBy names the policy that refuses a request of a namespace.
+	RefusedBy(namespace string) string
 }
 
 // Router is a Program that may let an activator in another zone place a request.

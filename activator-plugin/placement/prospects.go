@@ -21,7 +21,7 @@ const (
 func (q *Query) prospectsOf(candidates []Candidate, b *bounding, of part) []prospect {
 	start := len(q.prospects)
 	clear(q.visited)
-	for left, i := len(candidates), q.below(len(candidates)); left > 0; left-- {
+	for left, i := len(candidates), q.Below(len(candidates)); left > 0; left-- {
 		if c := &candidates[i]; of.has(c) && q.visit(c) {
 			if level := b.roughly(c); level >= 0 {
 				q.prospects = append(q.prospects, prospect{at: int32(i), covers: b.atMost(level)})
@@ -41,9 +41,6 @@ func (q *Query) prospectsOf(candidates []Candidate, b *bounding, of part) []pros
 // visit says whether the candidate's node is known and not visited yet.
 func (q *Query) visit(c *Candidate) bool {
 	slot := c.slots.lent
-	if slot == 0 {
-		slot = c.View.slotsOf(c.Source).lent
-	}
 	word, bit := int(slot/64), uint64(1)<<(slot%64)
 	for word >= len(q.visited) {
 		q.visited = append(q.visited, 0)

@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cespare/xxhash/v2"
 	"k8s.io/apimachinery/pkg/types"
 
 	"libra.dev/libra/pkg/api"
@@ -62,7 +61,6 @@ type pod struct {
 	workers  [mostSorters]uint64 // the workers that it belongs to
 	target   Target
 	nodeID   NodeID
-	nodeHash uint64
 	inFlight int
 	view     *View
 	source   api.Source
@@ -117,7 +115,7 @@ func (r *Revision) setPod(p Pod) {
 	r.forgetIPs(known)
 	if known.Node != p.Node {
 		r.slots.onNodes.add(known.nodeID, -known.inFlight)
-		known.nodeID, known.nodeHash = NodeIDOf(p.Node), xxhash.Sum64String(p.Node)
+		known.nodeID = NodeIDOf(p.Node)
 		r.slots.onNodes.add(known.nodeID, known.inFlight)
 		known.view, known.source = r.slots.viewOf(r.id.Namespace, p.Node), r.slots.sourceOf(r.id.Namespace, p.Node)
 	}
@@ -449,9 +447,9 @@ func (r *Revision) takesRequests() []*pod {
 }
 
 func (r *Revision) candidate(p *pod) Candidate {
-	return Candidate{
-		Target: &p.target, View: p.view, InFlight: p.inFlight, hash: p.nodeHash, slots: p.view.slotsOf(p.source), NodeID: p.nodeID, own: r.among.owns(p.nodeHash),
-	}
+	c := NewCandidate(&p.target, p.view)
+	c.InFlight, c.own = p.inFlight, r.among.owns(c.hash)
+	return c
 }
 
 // aim sets where the pod's requests go.

@@ -17,7 +17,7 @@ func JoinShortestQueue(q *Query, candidates []Candidate) int {
 		case c.InFlight < inPod || n < onNode:
 			best, same, inPod, onNode = i, 1, c.InFlight, n
 		case n == onNode:
-			if same++; q.below(same) == 0 {
+			if same++; q.Below(same) == 0 {
 				best = i
 			}
 		}

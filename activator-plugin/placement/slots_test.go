@@ -106,6 +106,8 @@ func (n onNode) Place(_ *Query, candidates []Candidate) (index, block int) {
 	return slices.IndexFunc(candidates, func(c Candidate) bool { return c.Node == string(n) }), 3
 }
 
+func (n onNode) RefusedBy(string) string { return string(n) }
+
 func TestAProgramsBlockIsTold(t *testing.T) {
 	got := slotsOf("a", "b").Of(revID, 1).Take(dest(0), Ask{Program: onNode("b")})
 	if got.Block != 3 || got.Node != "b" {

@@ -13,7 +13,7 @@ func MinimumWorkerSet(q *Query, candidates []Candidate) int {
 	var highest uint64
 	for i := range candidates {
 		c := &candidates[i]
-		score := rendezvous(revision, c.nodeHash())
+		score := rendezvous(revision, c.hash)
 		if best >= 0 && (score < highest || score == highest && c.InFlight >= candidates[best].InFlight) {
 			continue
 		}

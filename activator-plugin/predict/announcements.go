@@ -246,11 +246,7 @@ func (c *Client) allAreDue() {
 // table may have risen, and t with the smaller offset would predict too little.
 func (t *Table) withOffsetOf(heard announced) *Table {
 	changed := *t
-	changed.offset = greater(t.offset, heard.offset)
-	changed.largest = greater(t.largest, heard.largest)
+	changed.offset = t.offset.Max(heard.offset)
+	changed.largest = t.largest.Max(heard.largest)
 	return &changed
-}
-
-func greater(a, b api.Resources) api.Resources {
-	return api.Resources{CPUMilli: max(a.CPUMilli, b.CPUMilli), MemoryBytes: max(a.MemoryBytes, b.MemoryBytes)}
 }

@@ -33,7 +33,7 @@ const (
 // Request is what is known of a request when it comes.
 type Request struct {
 	Order Order
-	// Predicted is how much CPU time it will take; 0 when that is not known.
+	// Predicted is how much CPU time it will take or, where that is not known, how long; 0 when neither is known.
 	Predicted time.Duration
 	// Timeout is how long it may take in all, waiting included; 0 without a bound.
 	Timeout time.Duration

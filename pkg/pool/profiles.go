@@ -18,8 +18,14 @@ import (
 // MostSteps is the most moments at which the volumes of a Profile change.
 const MostSteps = 16
 
-// profilesMost is the most Profiles that one call returns: other calls wait while they are made.
-const profilesMost = 50
+const (
+	// profilesMost is the most Profiles that one call returns: other calls wait while they are made.
+	profilesMost = 50
+	// profileCallsMost bounds the calls that one Redis gets in a row.
+	profileCallsMost = 100
+)
+
+var errMoreProfiles = errors.New("more has changed than can be read at once")
 
 // Profile is what a node can give now and later, as needed to place requests (LIBRA, section 6).
 type Profile struct {
@@ -76,33 +82,33 @@ type Moment struct {
 // Moments has, by Changes.Redis, the Moment up to which Profiles are known.
 type Moments map[string]Moment
 
-// ReadProfiles returns the Profiles that have changed since, the earliest change first, for at most
-// 50 nodes of each Redis. It makes one call to each, which takes no key. When some fail, it returns
-// what the others say with the error.
+// ReadProfiles returns the Profiles that have changed since, the earliest change of each Redis first.
+// It calls each until that has told everything. When some fail, it returns what was read until then
+// with the error: no Redis waits for another.
 func (r *Redis) ReadProfiles(ctx context.Context, since Moments) ([]Changes, error) {
 	cluster, ok := r.calls.(*redis.ClusterClient)
 	if !ok {
-		changes, err := r.readProfiles(ctx, r.calls, "", since[""])
-		if err != nil {
-			return nil, err
-		}
-		return []Changes{changes}, nil
+		return r.readAllProfiles(ctx, r.calls, "", since[""])
 	}
 	var (
 		mu   sync.Mutex
 		all  []Changes
 		errs []error
 	)
-	err := cluster.ForEachMaster(ctx, func(ctx context.Context, client *redis.Client) error {
+	// Which masters there are is asked first. If the node that is asked hangs, those known from before have the other half
+	// of the time.
+	left := callTimeout
+	if deadline, ok := ctx.Deadline(); ok {
+		left = time.Until(deadline)
+	}
+	asking, cancel := context.WithTimeout(ctx, left/2)
+	defer cancel()
+	err := cluster.ForEachMaster(asking, func(_ context.Context, client *redis.Client) error {
 		name := client.Options().Addr
-		changes, err := r.readProfiles(ctx, client, name, since[name])
+		changes, err := r.readAllProfiles(ctx, client, name, since[name])
 		mu.Lock()
 		defer mu.Unlock()
-		if err != nil {
-			errs = append(errs, err)
-		} else {
-			all = append(all, changes)
-		}
+		all, errs = append(all, changes...), append(errs, err)
 		return nil
 	})
 	if err != nil {
@@ -111,19 +117,41 @@ func (r *Redis) ReadProfiles(ctx context.Context, since Moments) ([]Changes, err
 	return all, errors.Join(errs...)
 }
 
-func (r *Redis) readProfiles(ctx context.Context, client redis.UniversalClient, name string, since Moment) (Changes, error) {
-	reply, err := r.callWithoutKey(ctx, client, "profiles", since.library, packed(r.nowMillis(), since.change, profilesMost)).Slice()
-	if err == nil {
-		var changes Changes
-		if changes, err = parseChanges(reply); err == nil {
-			changes.Redis = name
-			return changes, nil
+// readAllProfiles returns what was read even when it fails.
+func (r *Redis) readAllProfiles(ctx context.Context, client redis.UniversalClient, name string, since Moment) ([]Changes, error) {
+	all, err := untilTold(since, func(since Moment) (Changes, error) { return r.readProfiles(ctx, client, name, since) })
+	if err != nil {
+		if name != "" {
+			err = fmt.Errorf("from %s: %w", name, err)
+		}
+		err = fmt.Errorf("reading the profiles of nodes: %w", err)
+	}
+	return all, err
+}
+
+// untilTold reads until there is nothing more.
+func untilTold(since Moment, read func(since Moment) (Changes, error)) (all []Changes, err error) {
+	for range profileCallsMost {
+		changes, err := read(since)
+		if err != nil {
+			return all, err
+		}
+		all, since = append(all, changes), changes.Until
+		if !changes.More {
+			return all, nil
 		}
 	}
-	if name != "" {
-		err = fmt.Errorf("from %s: %w", name, err)
+	return all, errMoreProfiles
+}
+
+func (r *Redis) readProfiles(ctx context.Context, client redis.UniversalClient, name string, since Moment) (Changes, error) {
+	reply, err := r.callWithoutKey(ctx, client, "profiles", since.library, packed(r.nowMillis(), since.change, profilesMost)).Slice()
+	if err != nil {
+		return Changes{}, err
 	}
-	return Changes{}, fmt.Errorf("reading the profiles of nodes: %w", err)
+	changes, err := parseChanges(reply)
+	changes.Redis = name
+	return changes, err
 }
 
 // parseChanges reads the reply of the function profiles.

@@ -1,6 +1,8 @@
 package pool
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -16,19 +18,16 @@ import (
 // they are told, and the most that one call tells. It moves known on.
 func profilesSince(t *testing.T, r *Redis, known Moments) (names []string, most int) {
 	t.Helper()
-	for more := true; more; {
-		changes, err := r.ReadProfiles(redistest.Context(t), known)
-		if err != nil {
-			t.Fatal(err)
+	changes, err := r.ReadProfiles(redistest.Context(t), known)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range changes {
+		for _, p := range c.Profiles {
+			names = append(names, p.Node)
 		}
-		more = false
-		for _, c := range changes {
-			for _, p := range c.Profiles {
-				names = append(names, p.Node)
-			}
-			most = max(most, len(c.Profiles))
-			known[c.Redis], more = c.Until, more || c.More
-		}
+		most = max(most, len(c.Profiles))
+		known[c.Redis] = c.Until
 	}
 	return names, most
 }
@@ -98,6 +97,77 @@ func TestProfilesOfManyNodes(t *testing.T) {
 	lendOnce(t, r, "node-0")
 	if names, _ := profilesSince(t, r, Moments{}); !slices.Equal(names, append(want[1:], want[0])) {
 		t.Errorf("after a Begin on %s: %q", want[0], names)
+	}
+}
+
+// A Redis is asked until it has told everything, or too much, or fails. What was read until then counts.
+func TestProfilesAreReadUntilAllIsTold(t *testing.T) {
+	broken := errors.New("Redis is away")
+	for name, tc := range map[string]struct {
+		tells  int64 // how many calls it takes
+		breaks int64 // the call that fails
+		calls  int
+		err    error
+	}{
+		"at once":        {tells: 1, calls: 1},
+		"in three":       {tells: 3, calls: 3},
+		"in just enough": {tells: profileCallsMost, calls: profileCallsMost},
+		"never":          {tells: 1 << 40, calls: profileCallsMost, err: errMoreProfiles},
+		"not at all":     {breaks: 1, calls: 0, err: broken},
+		"in part":        {tells: 3, breaks: 3, calls: 2, err: broken},
+	} {
+		t.Run(name, func(t *testing.T) {
+			all, err := untilTold(Moment{change: 10}, func(since Moment) (Changes, error) {
+				call := since.change - 9
+				if call == tc.breaks {
+					return Changes{}, broken
+				}
+				return Changes{Until: Moment{change: since.change + 1}, More: call < tc.tells}, nil
+			})
+			if len(all) != tc.calls || !errors.Is(err, tc.err) {
+				t.Fatalf("%d calls, %v; want %d, %v", len(all), err, tc.calls, tc.err)
+			}
+			for i, c := range all {
+				if want := int64(11 + i); c.Until.change != want {
+					t.Errorf("call %d is until %d, want %d", i, c.Until.change, want)
+				}
+			}
+		})
+	}
+}
+
+// A master that hangs keeps no other from telling everything.
+func TestProfilesWhileAMasterHangs(t *testing.T) {
+	addrs := redistest.StartCluster(t)
+	r := newRedis(t, strings.Join(addrs, ","))
+	const nodes = 6 * profilesMost
+	for i := range nodes {
+		lendOnce(t, r, fmt.Sprint("node-", i))
+	}
+	known := Moments{}
+	if names, most := profilesSince(t, r, known); len(names) != nodes || most != profilesMost {
+		t.Fatalf("%d nodes are told, and %d at once at most", len(names), most)
+	}
+	if err := newRedis(t, addrs[0]).calls.ClientPause(redistest.Context(t), time.Hour).Err(); err != nil {
+		t.Fatal(err)
+	}
+	for range 5 { // which master is asked for the others is left to chance
+		ctx, cancel := context.WithTimeout(redistest.Context(t), 500*time.Millisecond)
+		changes, err := r.ReadProfiles(ctx, Moments{})
+		cancel()
+		if err == nil || !strings.Contains(err.Error(), addrs[0]) {
+			t.Errorf("while %s hangs: %v", addrs[0], err)
+		}
+		read, told := map[string]bool{}, map[string]bool{}
+		for _, c := range changes {
+			for _, p := range c.Profiles {
+				read[p.Node] = true
+			}
+			told[c.Redis] = !c.More
+		}
+		if len(read) < nodes/2 || len(told) != 2 || !told[addrs[1]] || !told[addrs[2]] {
+			t.Errorf("%d nodes are read while one master hangs; told all: %v", len(read), told)
+		}
 	}
 }
 

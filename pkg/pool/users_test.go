@@ -209,13 +209,13 @@ func TestUsersHaveNoOthersKeys(t *testing.T) {
 	lendOnce(t, as(t, s, "admin"), "node")
 	ctx := redistest.Context(t)
 	for user, refused := range map[string][][]any{
-		"activator":  {{"GET", "libra:predictor:{state}:lock"}, {"XADD", api.ObservationsStream, "*", "v", "1"}, {"EVAL", "return 1", 1, thisLibrary.key("node", epochKey)}, {"SUBSCRIBE", memoryChannel}},
+		"activator":  {{"GET", "libra:predictor:{state}:lock"}, {"XADD", api.ObservationsStream, "*", "v", "1"}, {"EVAL", "return 1", 1, thisLibrary.key("node", epochKey)}, {"XREAD", "STREAMS", api.ObservationsStream, "0"}, {"SUBSCRIBE", memoryChannel}},
 		"controller": {{"GET", "libra:duplicator:x"}, {"XREAD", "STREAMS", thisLibrary.key("node", intentsKey), "0"}, {"XADD", api.ObservationsStream, "*", "v", "1"}, {"EVAL", "return 1", 0}},
 		"agent":      {{"XREAD", "STREAMS", api.ObservationsStream, "0"}, {"GET", "libra:duplicator:x"}, {"PUBLISH", "libra:predictor:announcements", "x"}, {"EVAL", "return 1", 0}},
 		"scheduler":  {{"GET", thisLibrary.key("node", epochKey)}, {"FCALL", thisLibrary.function("read"), 1, thisLibrary.key("node", epochKey)}, {"XADD", api.ObservationsStream, "*", "v", "1"}, {"EVAL", "return 1", 0}},
-		"predictor":  {{"GET", thisLibrary.key("node", epochKey)}, {"FCALL", thisLibrary.function("read"), 1, thisLibrary.key("node", epochKey)}, {"PUBLISH", memoryChannel, "node"}, {"XADD", api.ObservationsStream, "*", "v", "1"}},
+		"predictor":  {{"GET", thisLibrary.key("node", epochKey)}, {"FCALL", thisLibrary.function("read"), 1, thisLibrary.key("node", epochKey)}, {"PUBLISH", memoryChannel, "node"}, {"EVAL", "return 1", 1, thisLibrary.key("node", epochKey)}, {"XADD", api.ObservationsStream, "*", "v", "1"}},
 	} {
-		refused = append(refused, []any{"KEYS", "*"}, []any{"FLUSHALL"}, []any{"CONFIG", "GET", "*"}, []any{"ACL", "LIST"}, []any{"SCAN", "0"}, []any{"GET", "others"})
+		refused = append(refused, []any{"KEYS", "*"}, []any{"FLUSHALL"}, []any{"CONFIG", "GET", "*"}, []any{"ACL", "LIST"}, []any{"SCAN", "0"}, []any{"GET", "others"}, []any{"CLIENT", "LIST"}, []any{"SHUTDOWN"})
 		r := as(t, s, user)
 		for _, command := range refused {
 			if err := r.calls.Do(ctx, command...).Err(); err == nil || !redis.HasErrorPrefix(err, "NOPERM") {

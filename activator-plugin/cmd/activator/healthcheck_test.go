@@ -36,3 +36,16 @@ func TestHealthCheck(t *testing.T) {
 		})
 	}
 }
+
+// A server that fails takes the activator out of service as well, while the others drain.
+func TestHealthCheckFailsWithAServer(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	check := healthCheck(ctx, func() error { return nil }, zaptest.NewLogger(t).Sugar())
+	failed := make(chan error, 1)
+	failed <- errors.New("serving h2c: address already in use")
+	(&servers{failed: failed}).wait(ctx, cancel, zaptest.NewLogger(t).Sugar())
+	if got := check(); !errors.Is(got, errTerminated) {
+		t.Errorf("healthCheck() = %v, want %v", got, errTerminated)
+	}
+}

@@ -164,35 +164,36 @@ func newLibra(ctx context.Context, kube kubernetes.Interface, podName string, mp
 	}
 
 	live.OnChange(manager.Slots().LendingChanged)
-	go live.Run(ctx)
-	go picture.Run(ctx)
-	go manager.Run(ctx)
-	go predictor.Run(ctx)
-	// ctx is done only after stop has returned, and stop waits for the last report.
+	// All that reads or renews is over before Redis is closed, so that it does not fail for that. The context of the
+	// activator is done only after stop has returned.
+	running, stopRunning := context.WithCancel(ctx)
+	go live.Run(running)
+	go picture.Run(running)
+	go manager.Run(running)
+	go predictor.Run(running)
 	reporting, stopReporting := context.WithCancel(ctx)
 	reported := make(chan struct{})
 	go func() {
 		defer close(reported)
 		newReportSender(redis, owner, manager, predictor, logger).Run(reporting)
 	}()
-	startPolicies(ctx, written, logger, pods.HasSynced, live.Synced)
+	startPolicies(running, written, logger, pods.HasSynced, live.Synced)
 	logger.Infow("Libra is on", "redis", cfg.redis.String(), "predictor", cfg.PredictorURL, "duplicator", cfg.duplicator.on)
 	return libra{manager: manager, lines: lines, duplicator: duplicating, stop: func() {
 		if err := duplicating.stop(); err != nil {
 			logger.Warnw("Failed to close the duplicator", zap.Error(err))
 		}
+		// All requests that count have ended. Upgraded connections may stay open for longer than the drain lasts, and the
+		// sender, which sends once more, must not wait for them.
+		stopReporting()
 		drainCtx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
 		defer cancel()
 		if err := manager.Drain(drainCtx); err != nil {
 			logger.Warnw("Stopped before all invocations had ended; the rest end when their lease expires", zap.Error(err))
 		}
+		<-reported
+		stopRunning()
 		stopEvents()
-		stopReporting()
-		select { // the sender sends once more
-		case <-reported:
-		case <-drainCtx.Done():
-			logger.Warnw(unsent, zap.Error(drainCtx.Err()))
-		}
 		predictor.Close()
 		if err := redis.Close(); err != nil {
 			logger.Warnw("Failed to close Redis", zap.Error(err))

@@ -5,10 +5,13 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"go.opentelemetry.io/otel/metric/noop"
 	"go.uber.org/zap/zaptest"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 
 	"libra.dev/libra/pkg/api"
 )
@@ -73,5 +76,24 @@ func TestBadSettingsLeaveStock(t *testing.T) {
 	}
 	if got := l.throttler(nil); got != nil {
 		t.Errorf("throttler = %v, want Knative's own", got)
+	}
+}
+
+// Nothing reads what it no longer needs, nor fails to, while the activator shuts down the rest.
+func TestStopEndsWhatFollowsTheCluster(t *testing.T) {
+	kube := fake.NewClientset()
+	pods := watch.NewFake()
+	kube.PrependWatchReactor("pods", clienttesting.DefaultWatchReactor(pods, nil))
+	l := startLibra(withDynamic(t.Context()), kube, "activator-0", noop.NewMeterProvider(), nil, zaptest.NewLogger(t).Sugar())
+	if l.manager == nil {
+		t.Fatal("Libra is off")
+	}
+	l.stop()
+	stopped := time.Now()
+	for !pods.IsStopped() {
+		if time.Since(stopped) > shutdownTimeout {
+			t.Fatal("pods are still watched")
+		}
+		time.Sleep(time.Millisecond)
 	}
 }

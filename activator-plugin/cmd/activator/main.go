@@ -134,7 +134,8 @@ func main() {
 	// Probes and health checks are not measured.
 	ah = &activatorhandler.ProbeHandler{NextHandler: ah}
 	ah = netprobe.NewHandler(ah)
-	terminated := signals.NewContext()
+	terminated, terminate := context.WithCancel(signals.NewContext())
+	defer terminate()
 	libra.duplicator.start(terminated)
 	ah = &activatorhandler.HealthHandler{
 		HealthCheck: healthCheck(terminated, statSink.Status, logger),
@@ -149,13 +150,8 @@ func main() {
 		logger.Fatalw("Failed to watch the ConfigMaps", "namespace", system.Namespace(), zap.Error(err))
 	}
 
-	// Serve until told to stop, then drain.
+	// Serve until told to stop or a server fails, then drain.
 	s := startServersOrDie(ah, pprof.Server, certs, logger)
-	select {
-	case <-terminated.Done():
-		logger.Info("Told to stop; draining")
-	case err := <-s.failed:
-		logger.Errorw("A server has failed; draining the others", zap.Error(err))
-	}
+	s.wait(terminated, terminate, logger)
 	s.drain(logger)
 }

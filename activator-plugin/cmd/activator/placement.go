@@ -17,7 +17,6 @@ import (
 
 	"libra.dev/libra/activator-plugin/placement"
 	"libra.dev/libra/activator-plugin/placement/tapp"
-	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/settings"
 )
 
@@ -35,10 +34,7 @@ func newPolicies(ctx context.Context, kube kubernetes.Interface, podName string,
 
 // platform returns a policy that follows the placement in the settings.
 func platform(live *settings.Live) placement.Policy {
-	named := map[api.Placement]placement.Policy{}
-	for _, name := range api.Placements {
-		named[name] = placement.Named(name)
-	}
+	named := placement.AllNamed()
 	return func(q *placement.Query, candidates []placement.Candidate) int {
 		return named[live.Placement()](q, candidates)
 	}

@@ -9,9 +9,6 @@ import (
 	"libra.dev/libra/pkg/report"
 )
 
-// unsent is logged when the activator stops before its last report is sent.
-const unsent = "Ran out of time to report what functions could have lent in the last seconds"
-
 // newReportSender returns the sender of the manager's counts, on which the resizer
 // reports.
 func newReportSender(store report.Store, owner string, manager *invocation.Manager, predictor *predict.Client, logger *zap.SugaredLogger) *report.Sender {

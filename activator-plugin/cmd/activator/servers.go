@@ -58,8 +58,20 @@ func newServer(port int, h http.Handler) *http.Server {
 	return pkgnet.NewServer(":"+strconv.Itoa(port), h)
 }
 
+// wait returns when the activator is told to stop or a server has failed. It has readiness probes fail from
+// then on.
+func (s *servers) wait(terminated context.Context, terminate func(), logger *zap.SugaredLogger) {
+	select {
+	case <-terminated.Done():
+		logger.Info("Told to stop; draining")
+	case err := <-s.failed:
+		logger.Errorw("A server has failed; draining the others", zap.Error(err))
+	}
+	terminate()
+}
+
 // drain waits until failing readiness probes keep new requests away, and then for the
-// requests in flight. The pod's grace period bounds the latter.
+// requests in flight, which the pod's grace period bounds. It does not wait for upgraded connections.
 func (s *servers) drain(logger *zap.SugaredLogger) {
 	logger.Infow("No longer ready; still serving until new requests go elsewhere", "for", pkgnet.DefaultDrainTimeout)
 	time.Sleep(pkgnet.DefaultDrainTimeout)
@@ -69,5 +81,5 @@ func (s *servers) drain(logger *zap.SugaredLogger) {
 			logger.Errorw("Failed to shut down a server", "server", name, zap.Error(err))
 		}
 	}
-	logger.Info("All requests are served")
+	logger.Info("All requests are served, except upgraded connections")
 }

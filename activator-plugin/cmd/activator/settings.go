@@ -4,23 +4,17 @@ import (
 	"context"
 
 	"go.uber.org/zap"
-	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"knative.dev/pkg/injection/clients/dynamicclient"
 
-	"libra.dev/libra/pkg/once"
 	"libra.dev/libra/pkg/settings"
 )
 
 // followSettings returns settings that follow the cluster's once they are run. It logs
 // what they are and what is wrong with them. Until they have been read, Libra observes.
 func followSettings(ctx context.Context, kube kubernetes.Interface, logger *zap.SugaredLogger) (*settings.Live, error) {
-	var refused once.Set[string] // a watch that fails is tried again and again
-	objects, _ := ctx.Value(dynamicclient.Key{}).(dynamic.Interface)
-	live, err := settings.NewLive(kube, objects, func(err error) {
-		if refused.First(err.Error()) {
-			logger.Warnw("Cannot read or apply some of Libra's settings. This is logged once.", zap.Error(err))
-		}
+	live, err := settings.NewLive(kube, dynamicclient.Get(ctx), func(err error) {
+		logger.Warnw("Cannot read or apply some of Libra's settings. This is logged once.", zap.Error(err))
 	})
 	if err != nil {
 		return nil, err

@@ -25,7 +25,7 @@ func TestSettingsAreFollowedAndLogged(t *testing.T) {
 			return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: settings.Namespace, Name: settings.ConfigMap}, Data: data}
 		}
 		kube := fake.NewClientset(config(map[string]string{"mode": "lend"}))
-		live, err := followSettings(t.Context(), kube, zap.New(core).Sugar())
+		live, err := followSettings(withDynamic(t.Context()), kube, zap.New(core).Sugar())
 		if err != nil {
 			t.Fatal("followSettings() =", err)
 		}

@@ -364,10 +364,14 @@ func (c *cluster) placesByNeed() {
 	c.observed("modest", cores/10)
 	c.await("all is heard of", func() bool {
 		pic := c.plugin.follower.now()
+		if pic == nil || len(pic.nodes) != 3 {
+			return false
+		}
+		surplus, _ := pic.nodes["lends"].inShop()
+		_, lacks := pic.nodes["lacks"].inShop()
 		_, hungry := c.plugin.follower.leanings.needOf("shop/hungry")
 		_, modest := c.plugin.follower.leanings.needOf("shop/modest")
-		return pic != nil && hungry && modest && len(pic.nodes) == 3 && pic.nodes["lends"].domains[namespace].surplus > 0 &&
-			pic.nodes["lacks"].domains[namespace].lacks > 0 && c.plugin.settings.For(namespace).ModeOf(nil) == api.ModeFull
+		return hungry && modest && surplus > 0 && lacks > 0 && c.plugin.settings.For(namespace).ModeOf(nil) == api.ModeFull
 	})
 	for function, want := range map[string]string{"hungry": "lends", "modest": "lacks"} {
 		for range 3 {

@@ -18,8 +18,7 @@ const (
 	askJitter   = askEvery / 10
 	mostBackoff = 10 * time.Second
 	callTimeout = time.Second
-	// callsMost bounds the calls made in a row. Each is for up to 50 nodes, or observationsMost
-	// observations.
+	// callsMost bounds the calls made in a row for observations, each for up to observationsMost.
 	callsMost        = 100
 	observationsMost = 500
 
@@ -27,7 +26,7 @@ const (
 	staleAfter = 5 * time.Second
 )
 
-var errMore = errors.New("more has changed than can be read at once")
+var errMore = errors.New("there are more observations than can be read at once")
 
 // source tells what nodes lend and what functions need. pool.Redis implements it.
 type source interface {
@@ -70,22 +69,15 @@ func (f *follower) askProfiles(ctx context.Context) (told bool, err error) {
 	if f.moments == nil {
 		f.moments = pool.Moments{}
 	}
-	for range callsMost {
-		asked := f.clock.Now()
-		callCtx, cancel := context.WithTimeout(ctx, callTimeout)
-		all, err := f.source.ReadProfiles(callCtx, f.moments)
-		cancel()
-		more := false
-		for _, changes := range all {
-			f.means.hear(changes, asked)
-			f.moments[changes.Redis] = changes.Until
-			more, told = more || changes.More, true
-		}
-		if err != nil || !more {
-			return told, err
-		}
+	asked := f.clock.Now()
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	all, err := f.source.ReadProfiles(ctx, f.moments)
+	for _, changes := range all {
+		f.means.hear(changes, asked)
+		f.moments[changes.Redis] = changes.Until
 	}
-	return told, errMore
+	return len(all) > 0, err
 }
 
 func (f *follower) askObservations(ctx context.Context) error {

@@ -64,7 +64,7 @@ func TestFollowsAndFailsSafe(t *testing.T) {
 			if p == nil {
 				t.Fatalf("%s nothing is known", when)
 			}
-			if got := p.nodes["a"].domains["shop"].surplus; got < low || got > high {
+			if got, _ := p.nodes["a"].inShop(); got < low || got > high {
 				t.Errorf("%s the surplus is %d on average, want %d to %d", when, got, low, high)
 			}
 		}
@@ -120,8 +120,9 @@ func TestMeansAreThoseOfTheLastMinute(t *testing.T) {
 					sum, n = sum+s.milli, n+1
 				}
 			}
-			if want := sum / n; got.idle != want || want > 0 && got.domains["shop"] != (domainReading{want, want}) {
-				t.Fatalf("after %d samples it is %+v, want %d", i+1, got, want)
+			surplus, lacks := got.inShop()
+			if want := sum / n; got.idle.Load() != want || surplus != want || lacks != want {
+				t.Fatalf("after %d samples it is %d, %d and %d, want %d", i+1, got.idle.Load(), surplus, lacks, want)
 			}
 		}
 	})
@@ -135,11 +136,43 @@ func TestNodesThatAreNotHeardOfAreForgotten(t *testing.T) {
 	}
 	later := start.Add(pool.LeaseTTL + 1)
 	m.hear(pool.Changes{Now: later, Profiles: []pool.Profile{profileOf("a", 1, 1, 1, later)}}, later)
-	if got := m.sample(later); len(got.nodes) != 1 || got.nodes["a"].idle != 1 {
+	if got := m.sample(later); len(got.nodes) != 1 || got.nodes["a"].idle.Load() != 1 {
 		t.Errorf("known are %v, want a", got.nodes)
 	}
 	if len(m.nodes) != 1 {
 		t.Errorf("%d nodes are kept", len(m.nodes))
+	}
+}
+
+// Pods that were placed on a node whose agent then fell silent count when it is back, while the mean begins anew.
+func TestWhatWasPlacedOutlastsASilence(t *testing.T) {
+	var m means
+	sampled := func(after time.Duration, heard bool, idle int64) *reading {
+		now := start.Add(after)
+		if heard {
+			m.hear(pool.Changes{Now: now, Profiles: []pool.Profile{profileOf("a", idle, 0, 0, now)}}, now)
+		}
+		return m.sample(now).nodes["a"]
+	}
+	on := sampled(0, true, 9000).placed
+	on.add(placing{pod: "1", at: start, role: borrower, milli: 1000})
+	for _, after := range []time.Duration{10, 11, 12} {
+		if r := sampled(after*time.Second, false, 0); r != nil {
+			t.Errorf("%d idle is known of a silent node", r.idle.Load())
+		}
+	}
+	r := sampled(window/2, true, 3000)
+	if got := r.idle.Load(); got != 2500 {
+		t.Errorf("half a minute after a borrower of 1000 was placed %d of 3000 is left, want 2500", got)
+	}
+	on.remove("1")
+	if got := r.idle.Load(); got != 3000 {
+		t.Errorf("when it was not placed after all %d of 3000 is left", got)
+	}
+	on.add(placing{pod: "2", at: start.Add(window / 2), role: borrower, milli: 1000})
+	sampled(2*window, false, 0)
+	if len(m.nodes) != 0 {
+		t.Errorf("%d nodes are kept when nothing was placed lately", len(m.nodes))
 	}
 }
 

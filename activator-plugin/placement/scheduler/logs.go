@@ -7,7 +7,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 
-	"libra.dev/libra/pkg/once"
 	"libra.dev/libra/pkg/settings"
 )
 
@@ -68,10 +67,7 @@ func (c *core) Sync() error { return nil }
 // followSettings returns the cluster's settings, which are followed once they are run. It logs each
 // refused setting once.
 func followSettings(kube kubernetes.Interface, objects dynamic.Interface, logger klog.Logger) (*settings.Live, error) {
-	var refused once.Set[string]
 	return settings.NewLive(kube, objects, func(err error) {
-		if refused.First(err.Error()) {
-			logger.Error(err, "Cannot read or apply some of Libra's settings. This is logged once.")
-		}
+		logger.Error(err, "Cannot read or apply some of Libra's settings. This is logged once.")
 	})
 }

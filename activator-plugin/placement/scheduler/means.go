@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"sync/atomic"
 	"time"
 
 	"libra.dev/libra/pkg/pool"
@@ -41,6 +42,11 @@ type nodeMeans struct {
 	counts  series       // of samples
 	idle    series
 	domains map[string]*domainMeans
+	placed  *placed
+}
+
+func newNodeMeans(placed *placed) *nodeMeans {
+	return &nodeMeans{domains: map[string]*domainMeans{}, placed: placed}
 }
 
 type domainMeans struct{ surplus, lacks series }
@@ -53,7 +59,7 @@ func (m *means) hear(changes pool.Changes, asked time.Time) {
 	for _, p := range changes.Profiles {
 		n := m.nodes[p.Node]
 		if n == nil {
-			n = &nodeMeans{domains: map[string]*domainMeans{}}
+			n = newNodeMeans(&placed{})
 			m.nodes[p.Node] = n
 		}
 		var beat time.Time
@@ -68,20 +74,27 @@ func (m *means) hear(changes pool.Changes, asked time.Time) {
 	}
 }
 
-// sample adds what there is now, and returns the means.
+// sample adds what there is now, and returns the means, without what was placed lately.
 func (m *means) sample(now time.Time) *picture {
 	last := m.slot
 	m.slot = now.UnixNano() / int64(slotFor)
-	pic := &picture{at: now, nodes: make(map[string]reading, len(m.nodes))}
+	pic := &picture{at: now, nodes: make(map[string]*reading, len(m.nodes))}
 	for name, n := range m.nodes {
-		// Nothing is known about a node whose agent is silent, and what was known before no longer counts.
+		// Nothing is known about a node whose agent is silent, and what was known before no longer counts. The pods that
+		// were placed there still do when the agent is back.
 		if now.Sub(n.beat) > pool.LeaseTTL {
-			delete(m.nodes, name)
+			if n.placed.any(now) {
+				m.nodes[name] = newNodeMeans(n.placed)
+			} else {
+				delete(m.nodes, name)
+			}
 			continue
 		}
 		n.advance(last, m.slot)
 		n.add(int(m.slot % slots))
-		pic.nodes[name] = n.read()
+		r := n.read()
+		n.placed.show(r, now)
+		pic.nodes[name] = r
 	}
 	return pic
 }
@@ -126,27 +139,45 @@ func lendable(open bool, d pool.DomainProfile) int64 {
 	return max(0, min(d.Surplus.CPUMilli, d.Lends[0].Volume.CPUMilli))
 }
 
-func (n *nodeMeans) read() reading {
-	r := reading{idle: n.idle.total / n.counts.total}
+func (n *nodeMeans) read() *reading {
+	r := &reading{placed: n.placed}
+	r.idle.Store(n.idle.total / n.counts.total)
 	if len(n.domains) > 0 {
-		r.domains = make(map[string]domainReading, len(n.domains))
+		r.domains = make(map[string]*domainReading, len(n.domains))
 		for name, d := range n.domains {
-			r.domains[name] = domainReading{surplus: d.surplus.total / n.counts.total, lacks: d.lacks.total / n.counts.total}
+			of := &domainReading{}
+			of.surplus.Store(d.surplus.total / n.counts.total)
+			of.lacks.Store(d.lacks.total / n.counts.total)
+			r.domains[name] = of
 		}
 	}
 	return r
 }
 
-// picture is what all nodes lend and lack on average, as of a time. It is immutable.
+// picture is what all nodes lend and lack on average, as of a time.
 type picture struct {
 	at    time.Time
-	nodes map[string]reading
+	nodes map[string]*reading
 }
 
-// reading is in milli CPU.
+// reading is, in milli CPU, what a node has on average and nobody has taken. It is below zero if more was taken.
 type reading struct {
-	idle    int64
-	domains map[string]domainReading
+	idle    atomic.Int64
+	domains map[string]*domainReading
+	placed  *placed
 }
 
-type domainReading struct{ surplus, lacks int64 }
+type domainReading struct{ surplus, lacks atomic.Int64 }
+
+// take subtracts what a pod takes. Borrowers of all domains take idle CPU.
+func (r *reading) take(of role, domain string, milli int64) {
+	d := r.domains[domain]
+	if of == borrower {
+		r.idle.Add(-milli)
+		if d != nil {
+			d.surplus.Add(-milli)
+		}
+	} else if d != nil {
+		d.lacks.Add(-milli)
+	}
+}

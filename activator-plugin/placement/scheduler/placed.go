@@ -2,7 +2,7 @@ package scheduler
 
 import (
 	"context"
-	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -14,12 +14,12 @@ import (
 // placedMost bounds how many pods are remembered per node. No more than that are placed on a node within a minute.
 const placedMost = 256
 
-// placed holds the pods that were placed lately. Their use or surplus shows up in a mean only gradually, as older
-// samples leave it. Until then it is subtracted, so that pods placed one after the other do not all go to one node.
+// placed holds the pods that were placed on a node lately. Their use or surplus shows up in its means only gradually, as
+// older samples leave them. Until then it is subtracted, so that pods placed one after the other do not all go to one node.
 type placed struct {
-	mu     sync.RWMutex
-	byNode map[string][]placing
-	swept  time.Time // when nodes on which nothing was placed lately were last forgotten
+	mu   sync.Mutex
+	pods []placing
+	left *reading // the node's last, or nil
 }
 
 type placing struct {
@@ -28,50 +28,62 @@ type placing struct {
 	role   role
 	domain string
 	milli  int64
+	taken  int64 // how much of milli is subtracted from left
 }
 
-// on returns how much of what a pod of a role finds on a node is already taken. Borrowers of all domains take idle CPU.
-func (p *placed) on(node string, of role, domain string, owners bool, now time.Time) (milli int64) {
-	p.mu.RLock()
-	defer p.mu.RUnlock()
-	for _, l := range p.byNode[node] {
-		left := window - now.Sub(l.at)
-		if l.role == of && left > 0 && (!owners || l.domain == domain) {
-			milli += l.milli * int64(min(left, window)) / int64(window)
-		}
-	}
-	return milli
-}
-
-func (p *placed) add(node string, l placing) {
+// show subtracts what was placed lately from new means. From now on, what is placed is subtracted from those.
+func (p *placed) show(r *reading, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.byNode == nil {
-		p.byNode = map[string][]placing{}
+	p.forget(now)
+	p.left = r
+	for i := range p.pods {
+		l := &p.pods[i]
+		p.take(l, l.milli*int64(min(window-now.Sub(l.at), window))/int64(window))
 	}
-	if l.at.Sub(p.swept) >= window {
-		p.swept = l.at
-		maps.DeleteFunc(p.byNode, func(_ string, on []placing) bool {
-			return len(on) == 0 || l.at.Sub(on[len(on)-1].at) >= window
-		})
-	}
-	on := p.byNode[node]
-	for len(on) > 0 && (l.at.Sub(on[0].at) >= window || len(on) >= placedMost) {
-		on = on[1:]
-	}
-	p.byNode[node] = append(on, l)
 }
 
-func (p *placed) remove(node string, pod types.UID) {
+// any says whether anything was placed lately.
+func (p *placed) any(now time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	on := p.byNode[node]
-	for i := range on {
-		if on[i].pod == pod {
-			p.byNode[node] = append(on[:i:i], on[i+1:]...)
-			return
-		}
+	p.forget(now)
+	return len(p.pods) > 0
+}
+
+func (p *placed) add(l placing) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.pods) >= placedMost {
+		p.pods = p.pods[1:]
 	}
+	p.take(&l, l.milli)
+	p.pods = append(p.pods, l)
+}
+
+func (p *placed) remove(pod types.UID) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.pods = slices.DeleteFunc(p.pods, func(l placing) bool {
+		if l.pod != pod {
+			return false
+		}
+		p.take(&l, -l.taken)
+		return true
+	})
+}
+
+// take subtracts that much of what a pod takes. The caller holds mu.
+func (p *placed) take(l *placing, milli int64) {
+	l.taken = milli
+	if p.left != nil {
+		p.left.take(l.role, l.domain, milli)
+	}
+}
+
+// forget drops the pods that the means show by now. The caller holds mu.
+func (p *placed) forget(now time.Time) {
+	p.pods = slices.DeleteFunc(p.pods, func(l placing) bool { return now.Sub(l.at) >= window })
 }
 
 // Reserve remembers the node that a pod goes to.
@@ -83,13 +95,28 @@ func (p *Plugin) Reserve(_ context.Context, state fwk.CycleState, pod *corev1.Po
 	if c.order != nil {
 		p.waiting.remove(pod)
 	}
-	if c.role != neither {
-		p.placed.add(node, placing{pod: pod.UID, at: p.clock.Now(), role: c.role, domain: c.domain, milli: c.milli})
+	if on := c.placedOn(node); on != nil {
+		on.add(placing{pod: pod.UID, at: p.clock.Now(), role: c.role, domain: c.domain, milli: c.milli})
 	}
 	return nil
 }
 
 // Unreserve forgets the pod's node.
-func (p *Plugin) Unreserve(_ context.Context, _ fwk.CycleState, pod *corev1.Pod, node string) {
-	p.placed.remove(node, pod.UID)
+func (p *Plugin) Unreserve(_ context.Context, state fwk.CycleState, pod *corev1.Pod, node string) {
+	if c := cycleOf(state); c != nil {
+		if on := c.placedOn(node); on != nil {
+			on.remove(pod.UID)
+		}
+	}
+}
+
+// placedOn returns nil for a pod that takes nothing from the node, or if nothing is known about the node.
+func (c *cycle) placedOn(node string) *placed {
+	if c.role == neither {
+		return nil
+	}
+	if r := c.known.nodes[node]; r != nil {
+		return r.placed
+	}
+	return nil
 }

@@ -37,7 +37,7 @@ type orders interface {
 // live are the cluster's settings. *settings.Live implements it.
 type live interface {
 	For(namespace string) settings.Settings
-	Source(namespace, node string) api.Source
+	NamespaceSource(namespace string) api.Source
 }
 
 // Plugin is the plugin in a scheduler's profile.
@@ -47,7 +47,6 @@ type Plugin struct {
 	orders   orders
 	settings live
 	waiting  *waiting
-	placed   placed
 	metrics  *metrics
 }
 
@@ -117,12 +116,11 @@ func (p *Plugin) Name() string { return Name }
 type cycle struct {
 	order *tapp.Order // nil if no policy applies to it
 
-	role      role
-	milli     int64 // how much it would borrow, or can lend
-	namespace string
-	domain    string // the domain that the namespace lends in
-	now       time.Time
-	known     *picture
+	role   role
+	milli  int64      // how much it would borrow, or can lend
+	domain string     // the domain that its namespace lends in
+	source api.Source // of its namespace
+	known  *picture
 }
 
 const cycleKey fwk.StateKey = Name
@@ -147,10 +145,8 @@ func (p *Plugin) orderOf(pod *corev1.Pod) *tapp.Order {
 
 // allocation returns how much CPU the pod's user container is owed, or 0 if it has no limit.
 func allocation(pod *corev1.Pod) int64 {
-	for i := range pod.Spec.Containers {
-		if c := &pod.Spec.Containers[i]; c.Name != api.QueueProxyContainer {
-			return c.Resources.Limits.Cpu().MilliValue()
-		}
+	if c := api.UserContainerOf(pod); c != nil {
+		return c.Resources.Limits.Cpu().MilliValue()
 	}
 	return 0
 }

@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"context"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	fwk "k8s.io/kube-scheduler/framework"
@@ -11,17 +12,35 @@ import (
 )
 
 // PreScore skips pods that the plugin has nothing to say about, as if it were not there.
-func (p *Plugin) PreScore(_ context.Context, state fwk.CycleState, _ *corev1.Pod, _ []fwk.NodeInfo) *fwk.Status {
-	if c := cycleOf(state); c == nil || c.role == neither && c.order == nil {
+func (p *Plugin) PreScore(_ context.Context, state fwk.CycleState, _ *corev1.Pod, nodes []fwk.NodeInfo) *fwk.Status {
+	if c := cycleOf(state); c == nil || c.order == nil && !c.compares(nodes) {
 		return fwk.NewStatus(fwk.Skip)
 	}
 	return nil
 }
 
+// compares says whether any of the nodes may have something of use to the pod.
+func (c *cycle) compares(nodes []fwk.NodeInfo) bool {
+	if c.role == donor {
+		return slices.ContainsFunc(nodes, func(n fwk.NodeInfo) bool { return c.sourceOn(n.Node()) == api.SourceOwners })
+	}
+	return c.role == borrower
+}
+
+// sourceOn returns the source of what the pod would lend and borrow on a node. As in settings.Live, a label that cannot
+// be read counts as none.
+func (c *cycle) sourceOn(node *corev1.Node) api.Source {
+	if own := api.Source(node.Labels[api.SourceLabel]); own == api.SourceOwners || own == api.SourceNode {
+		return own
+	}
+	return c.source
+}
+
 // find returns the pod's role, and what else is known about the pod.
 func (p *Plugin) find(pod *corev1.Pod, order *tapp.Order) (*cycle, outcome) {
+	set := p.settings.For(pod.Namespace)
 	c := &cycle{
-		order: order, namespace: pod.Namespace, domain: p.settings.For(pod.Namespace).DomainOf(pod.Namespace), now: p.clock.Now(), known: p.follower.now(),
+		order: order, domain: set.DomainOf(pod.Namespace), source: p.settings.NamespaceSource(pod.Namespace), known: p.follower.now(),
 	}
 	if c.known == nil {
 		return c, outcomeStale
@@ -31,7 +50,7 @@ func (p *Plugin) find(pod *corev1.Pod, order *tapp.Order) (*cycle, outcome) {
 	if !known || owed <= 0 {
 		return c, outcomeUnknown
 	}
-	c.role, c.milli = roleOf(need, owed, p.settings.For(pod.Namespace).ModeOf(pod.Annotations))
+	c.role, c.milli = roleOf(need, owed, set.ModeOf(pod.Annotations))
 	return c, [...]outcome{neither: outcomeNeither, borrower: outcomeBorrower, donor: outcomeDonor}[c.role]
 }
 
@@ -48,32 +67,33 @@ func (p *Plugin) Score(_ context.Context, state fwk.CycleState, _ *corev1.Pod, n
 	if c == nil {
 		return 0, nil
 	}
-	name := node.Node().Name
-	milli := p.use(c, name)
+	milli := c.use(node.Node())
 	if c.order == nil {
 		return milli, nil
 	}
-	rank, _ := c.order.Rank(name)
+	rank, _ := c.order.Rank(node.Node().Name)
 	return int64(c.order.Ranks-1-rank)<<rankShift | milli, nil
 }
 
 // use returns how much of what the pod is there for is on a node.
-func (p *Plugin) use(c *cycle, node string) int64 {
+func (c *cycle) use(node *corev1.Node) (milli int64) {
 	if c.role == neither {
 		return 0
 	}
-	r := c.known.nodes[node]
-	owners := p.settings.Source(c.namespace, node) == api.SourceOwners
-	var milli int64
-	switch {
-	case c.role == borrower && owners:
-		milli = r.domains[c.domain].surplus
-	case c.role == borrower:
-		milli = r.idle
-	case owners:
-		milli = r.domains[c.domain].lacks
+	r := c.known.nodes[node.Name]
+	if r == nil {
+		return 0
 	}
-	return min(max(0, milli-p.placed.on(node, c.role, c.domain, owners, c.now)), mostMilli)
+	if c.sourceOn(node) == api.SourceOwners {
+		if d := r.domains[c.domain]; d != nil && c.role == borrower {
+			milli = d.surplus.Load()
+		} else if d != nil {
+			milli = d.lacks.Load()
+		}
+	} else if c.role == borrower {
+		milli = r.idle.Load()
+	}
+	return min(max(0, milli), mostMilli)
 }
 
 // ScoreExtensions implements fwk.ScorePlugin.

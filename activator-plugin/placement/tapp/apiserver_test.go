@@ -169,7 +169,7 @@ func (p *plane) goesTo(tag string) string {
 	if of == nil {
 		return "any"
 	}
-	candidates := []placement.Candidate{{Target: &placement.Target{Dest: "10.0.0.1:8012", Node: "b"}}, {Target: &placement.Target{Dest: "10.0.0.2:8012", Node: "a"}}}
+	candidates := []placement.Candidate{placement.NewCandidate(&placement.Target{Dest: "10.0.0.1:8012", Node: "b"}, nil), placement.NewCandidate(&placement.Target{Dest: "10.0.0.2:8012", Node: "a"}, nil)}
 	i, _ := of.Place(&placement.Query{Revision: types.NamespacedName{Namespace: "shop", Name: "cart"}}, candidates)
 	if i < 0 {
 		return "nowhere"

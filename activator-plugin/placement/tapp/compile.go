@@ -38,6 +38,7 @@ func Compile(name string, spec *v1alpha1.PlacementPolicySpec, nodes *Nodes, o Op
 		o.Load = loadOf
 	}
 	p := &Program{
+		name:     name,
 		order:    cmp.Or(spec.Strategy, v1alpha1.BestFirst),
 		followup: followupOf(name, spec),
 		nodes:    nodes,

@@ -26,20 +26,10 @@ type force struct {
 
 // of returns the policy for functions of a namespace with a tag, or nil.
 func (f *force) of(namespace, tag string) *enforced {
-	_, e := f.find(namespace, tag)
-	return e
-}
-
-// find is like of, and also returns the policy's key.
-func (f *force) find(namespace, tag string) (key, *enforced) {
-	for _, name := range [...]string{tag, v1alpha1.DefaultName} {
-		for _, k := range [...]key{{namespace, name}, {"", name}} {
-			if e := f.policies[k]; e != nil && name != "" {
-				return k, e
-			}
-		}
+	if e := f.named(namespace, tag); e != nil {
+		return e
 	}
-	return key{}, nil
+	return f.named(namespace, v1alpha1.DefaultName)
 }
 
 // named returns the namespace's policy of that name, or else the cluster's.
@@ -67,7 +57,7 @@ func (e *enforced) followedBy(namespace string) *enforced {
 	return e.in.named(namespace, v1alpha1.DefaultName)
 }
 
-// RefusedBy names the policy that refuses a request of a namespace: this one, or the default that follows it.
+// RefusedBy implements placement.Program. It names this policy, or the default that follows it.
 func (e *enforced) RefusedBy(namespace string) string {
 	by := e
 	if d := e.followedBy(namespace); d != nil {

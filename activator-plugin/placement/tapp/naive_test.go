@@ -300,12 +300,10 @@ func drawWorld(t *rapid.T) *world {
 	}
 	ids := rapid.Bool().Draw(t, "nodes have IDs") // without IDs, nodes are looked up by name
 	for i := range rapid.IntRange(1, 8).Draw(t, "candidates") {
-		c := placement.Candidate{
-			Target:   &placement.Target{Dest: fmt.Sprintf("10.0.0.%d:8012", i), Node: rapid.SampledFrom(nodeNames).Draw(t, "node")},
-			InFlight: rapid.IntRange(0, 2).Draw(t, "in the pod"),
-		}
-		if ids {
-			c.NodeID = placement.NodeIDOf(c.Node)
+		c := placement.NewCandidate(&placement.Target{Dest: fmt.Sprintf("10.0.0.%d:8012", i), Node: rapid.SampledFrom(nodeNames).Draw(t, "node")}, nil)
+		c.InFlight = rapid.IntRange(0, 2).Draw(t, "in the pod")
+		if !ids {
+			c.NodeID = 0
 		}
 		w.candidates = append(w.candidates, c)
 	}

@@ -8,9 +8,6 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// maxNodes is more than a cluster can have. Nothing is known about nodes beyond it.
-const maxNodes = 1 << 15
-
 // Node is what a policy can ask about a node.
 type Node struct {
 	Name   string
@@ -49,7 +46,6 @@ type Nodes struct {
 func NewNodes(nodes []Node) *Nodes {
 	sorted := slices.Clone(nodes)
 	slices.SortFunc(sorted, func(a, b Node) int { return cmp.Compare(a.Name, b.Name) })
-	sorted = sorted[:min(len(sorted), maxNodes)]
 	n := &Nodes{sorted: sorted, index: make(map[string]int32, len(sorted))}
 	for i := range sorted {
 		n.index[sorted[i].Name] = int32(i)

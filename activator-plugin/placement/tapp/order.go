@@ -34,7 +34,7 @@ func (p *Policies) OrderOf(revision types.NamespacedName, tag string) *Order {
 	if f == nil {
 		return nil
 	}
-	of, e := f.find(revision.Namespace, tag)
+	e := f.of(revision.Namespace, tag)
 	if e == nil {
 		return nil
 	}
@@ -42,7 +42,7 @@ func (p *Policies) OrderOf(revision types.NamespacedName, tag string) *Order {
 	if d := f.named(revision.Namespace, v1alpha1.DefaultName); d != nil {
 		followed = d.Program
 	}
-	return NewOrder(of.String(), revision, e.Program, followed)
+	return NewOrder(e.key.String(), revision, e.Program, followed)
 }
 
 // NewOrder returns the order that a policy gives nodes for a revision. byDefault follows the policy unless its followup

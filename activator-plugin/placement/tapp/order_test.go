@@ -10,12 +10,12 @@ import (
 
 func TestOrder(t *testing.T) {
 	nodes := NewNodes([]Node{{Name: "a", Reachable: true}, {Name: "b", Reachable: true}, {Name: "c", Reachable: true}})
-	compile := func(name, spec string) *enforced {
-		p, err := Compile(name, specIn(t, spec), nodes, Options{PlacesPods: true})
+	compile := func(of key, spec string) *enforced {
+		p, err := Compile(of.name, specIn(t, spec), nodes, Options{PlacesPods: true})
 		if err != nil {
 			t.Fatal(err)
 		}
-		return &enforced{Program: p}
+		return &enforced{Program: p, key: of}
 	}
 	const none = -1 // no request goes there
 	for name, tc := range map[string]struct {
@@ -30,9 +30,11 @@ func TestOrder(t *testing.T) {
 		"a zone":               {"{followup: fail, blocks: [{controller: {zone: z, topologyTolerance: none}, workers: [{node: b}]}]}", "", none, 0, none},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := &force{policies: map[key]*enforced{{"shop", "gpu"}: compile("gpu", tc.spec)}}
-			if tc.byDefault != "" {
-				f.policies[key{"", "default"}] = compile("default", tc.byDefault)
+			f := &force{policies: map[key]*enforced{}}
+			for of, spec := range map[key]string{{"shop", "gpu"}: tc.spec, {"", "default"}: tc.byDefault} {
+				if spec != "" {
+					f.policies[of] = compile(of, spec)
+				}
 			}
 			p := &Policies{}
 			revision := types.NamespacedName{Namespace: "shop", Name: "cart-00001"}
@@ -93,7 +95,7 @@ func TestOrderOfThePlatform(t *testing.T) {
 			first = "b"
 		}
 		firsts[first]++
-		if i, _ := p.Place(&placement.Query{Revision: revision}, []placement.Candidate{{Target: &placement.Target{Node: "a"}}, {Target: &placement.Target{Node: "b"}}}); []string{"a", "b"}[i] != first {
+		if i, _ := p.Place(&placement.Query{Revision: revision}, []placement.Candidate{placement.NewCandidate(&placement.Target{Node: "a"}, nil), placement.NewCandidate(&placement.Target{Node: "b"}, nil)}); []string{"a", "b"}[i] != first {
 			t.Errorf("the pods of %s are rather on %s, where its requests do not go first", name, first)
 		}
 	}

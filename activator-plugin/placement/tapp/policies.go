@@ -309,8 +309,7 @@ func (p *Policies) change() {
 
 // compile puts in force what the informers have.
 func (p *Policies) compile() {
-	renodes := p.renodes.Swap(false)
-	if renodes {
+	if p.renodes.Swap(false) {
 		p.current = p.readNodes()
 	}
 	options := Options{Zone: p.current.zone(p.node), PlacesPods: p.reporter == nil, Policy: p.named}
@@ -325,10 +324,11 @@ func (p *Policies) compile() {
 				known = &policy{uid: u.GetUID(), counts: &counts{}}
 			}
 			there[of] = known
-			switch {
-			case known.generation != u.GetGeneration():
+			if known.generation != u.GetGeneration() {
 				p.edit(of, known, u, options)
-			case renodes && known.spec != nil:
+			}
+			// If that was refused, the last that was accepted follows the nodes.
+			if known.program != nil && known.program.nodes != p.current {
 				p.recompile(of, known, options)
 			}
 		}

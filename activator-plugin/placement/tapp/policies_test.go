@@ -183,7 +183,7 @@ func (f *followed) goesTo(namespace, tag string) string {
 		return "any"
 	}
 	q := &placement.Query{Revision: types.NamespacedName{Namespace: namespace, Name: "cart-00001"}}
-	candidates := []placement.Candidate{{Target: &placement.Target{Dest: "10.0.0.1:8012", Node: "b"}}, {Target: &placement.Target{Dest: "10.0.0.2:8012", Node: "a"}}}
+	candidates := []placement.Candidate{placement.NewCandidate(&placement.Target{Dest: "10.0.0.1:8012", Node: "b"}, nil), placement.NewCandidate(&placement.Target{Dest: "10.0.0.2:8012", Node: "a"}, nil)}
 	i, block := p.Place(q, candidates)
 	if i < 0 {
 		return "nowhere"
@@ -500,6 +500,21 @@ func TestPoliciesThatCannotBeReadAtFirst(t *testing.T) {
 	})
 }
 
+// An edit that is refused may arrive together with a change of nodes, which what is in force follows all the same.
+func TestARefusedEditAndAChangeOfNodes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newCluster(t, policyObject("shop", "gpu", 1, "{followup: fail, blocks: [{workers: [{set: {matchLabels: {disk: ssd}}}]}]}")).follow()
+		f.settle()
+		f.expect("shop", "gpu", "a by 0")
+		for name, disk := range map[string]string{"a": "hdd", "b": "ssd"} {
+			_, err := f.kube.CoreV1().Nodes().Update(t.Context(), readyNode(name, "disk", disk), metav1.UpdateOptions{})
+			f.do(err)
+		}
+		f.apply(policyObject("shop", "gpu", 2, "{blocks: [{workers: [{set: {matchLabels: {disk: a b}}}]}]}"))
+		f.expect("shop", "gpu", "b by 0")
+	})
+}
+
 // A refusal names the policy that refuses, which may be the default that follows the policy that was asked.
 func TestRefusedBy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -514,7 +529,7 @@ func TestRefusedBy(t *testing.T) {
 			"followed":  "ClusterPlacementPolicy default (generation 2)",
 			"no-policy": "ClusterPlacementPolicy default (generation 2)",
 		} {
-			if got := f.policies.Of("shop", tag).(*enforced).RefusedBy("shop"); got != want {
+			if got := f.policies.Of("shop", tag).RefusedBy("shop"); got != want {
 				t.Errorf("what has the tag %s is refused by %s, want %s", tag, got, want)
 			}
 		}

@@ -7,7 +7,6 @@ package tapp
 import (
 	"math"
 	"math/bits"
-	"math/rand/v2"
 	"slices"
 	"sync"
 
@@ -23,6 +22,7 @@ const None = -1
 // Program is a policy that has been compiled for the nodes that there are, and for an activator in one zone. It is safe
 // for concurrent use.
 type Program struct {
+	name     string
 	blocks   []block
 	order    v1alpha1.Strategy // of the blocks
 	workers  []worker          // of all blocks, by their bits
@@ -85,6 +85,9 @@ func (p *Program) Place(q *placement.Query, candidates []placement.Candidate) (i
 	return -1, None
 }
 
+// RefusedBy implements placement.Program.
+func (p *Program) RefusedBy(string) string { return "the placement policy " + p.name }
+
 // Unmatched returns the numbers of the blocks that match no node. The first block is 0.
 func (p *Program) Unmatched() []int32 { return p.unmatched }
 
@@ -105,7 +108,7 @@ func (p *Program) next(q *placement.Query, left uint64) int {
 		if q.Order != 0 {
 			return heaviest(left, q.Order)
 		}
-		return nth(left, below(q, bits.OnesCount64(left)))
+		return nth(left, q.Below(bits.OnesCount64(left)))
 	case v1alpha1.Platform:
 		return heaviest(left, hashOf(q))
 	default:
@@ -213,7 +216,7 @@ func (c *choice) inBlock(b *block) int {
 	case v1alpha1.BestFirst:
 		return c.inWorker(bits.TrailingZeros64(valid))
 	case v1alpha1.Random:
-		return c.inWorker(nth(valid, below(c.query, bits.OnesCount64(valid))))
+		return c.inWorker(nth(valid, c.query.Below(bits.OnesCount64(valid))))
 	}
 	i := c.compare(b.compare, b.workers)
 	of := bits.TrailingZeros64(c.workersOf(i) & b.workers)
@@ -268,7 +271,7 @@ func (c *choice) inWorker(number int) int {
 	}
 	seed := uint64(0)
 	if w.strategy == v1alpha1.Random {
-		seed = random(c.query)
+		seed = c.query.Uint64()
 	}
 	if c.sorted != nil {
 		if some, kept := c.sorted.Of(1 << number); kept {
@@ -359,18 +362,4 @@ func mix(a, b uint64) uint64 {
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
 	x = (x ^ x>>27) * 0x94d049bb133111eb
 	return x ^ x>>31
-}
-
-func below(q *placement.Query, n int) int {
-	if q.Rand == nil {
-		return rand.IntN(n)
-	}
-	return q.Rand.IntN(n)
-}
-
-func random(q *placement.Query) uint64 {
-	if q.Rand == nil {
-		return rand.Uint64()
-	}
-	return q.Rand.Uint64()
 }

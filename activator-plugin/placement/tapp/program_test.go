@@ -54,9 +54,7 @@ func manyNodes(n int) (nodes []Node) {
 func podsOn(nodes []Node, each int) (candidates []placement.Candidate) {
 	for i, n := range nodes {
 		for j := range each {
-			candidates = append(candidates, placement.Candidate{
-				Target: &placement.Target{Dest: fmt.Sprintf("10.%d.%d.%d:8012", j, i/256, i%256), Node: n.Name}, NodeID: placement.NodeIDOf(n.Name),
-			})
+			candidates = append(candidates, placement.NewCandidate(&placement.Target{Dest: fmt.Sprintf("10.%d.%d.%d:8012", j, i/256, i%256), Node: n.Name}, nil))
 		}
 	}
 	return candidates

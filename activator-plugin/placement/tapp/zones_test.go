@@ -51,7 +51,7 @@ func TestTheDefaultThatFollowsRoutes(t *testing.T) {
 				t.Errorf("%s/%s routes: %t, want %t", tc.namespace, tc.tag, got, tc.routes)
 			}
 			zone, forward := router.Route(q, func() []placement.Candidate {
-				return []placement.Candidate{{Target: &placement.Target{Dest: "10.0.0.1:8012", Node: tc.node}}}
+				return []placement.Candidate{placement.NewCandidate(&placement.Target{Dest: "10.0.0.1:8012", Node: tc.node}, nil)}
 			}, func(zone string) bool { return tc.up })
 			if zone != tc.want || forward != (tc.want != "") {
 				t.Errorf("%s/%s with a pod on %s is routed to %q (%t), want %q", tc.namespace, tc.tag, tc.node, zone, forward, tc.want)

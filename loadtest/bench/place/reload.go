@@ -240,7 +240,7 @@ func nodeOf(p *tapp.Policies) string {
 	if program == nil {
 		return ""
 	}
-	candidates := []placement.Candidate{{Target: &placement.Target{Dest: "10.0.0.1:8012", Node: nodes[0]}}, {Target: &placement.Target{Dest: "10.0.0.2:8012", Node: nodes[1]}}}
+	candidates := []placement.Candidate{placement.NewCandidate(&placement.Target{Dest: "10.0.0.1:8012", Node: nodes[0]}, nil), placement.NewCandidate(&placement.Target{Dest: "10.0.0.2:8012", Node: nodes[1]}, nil)}
 	i, _ := program.Place(&placement.Query{Revision: revision}, candidates)
 	if i < 0 {
 		return ""

@@ -28,15 +28,15 @@ func (f *followed) follow(t *rapid.T, r *inRedis, now time.Time) {
 	if f.moments == nil {
 		*f = followed{make(pool.Moments), make(map[string]pool.Profile), make(map[string]int64)}
 	}
-	for more := true; more; {
-		changes, err := r.ReadProfiles(redistest.Context(t), f.moments)
-		if err != nil || len(changes) != 1 {
-			t.Fatalf("profiles of %d Redis: %v", len(changes), err)
-		}
-		for _, p := range changes[0].Profiles {
+	all, err := r.ReadProfiles(redistest.Context(t), f.moments)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, changes := range all {
+		for _, p := range changes.Profiles {
 			f.profiles[p.Node], f.told[p.Node] = p, now.UnixMilli()
 		}
-		f.moments[changes[0].Redis], more = changes[0].Until, changes[0].More
+		f.moments[changes.Redis] = changes.Until
 	}
 }
 

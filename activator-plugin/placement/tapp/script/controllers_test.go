@@ -107,7 +107,7 @@ func TestTheStrategyChoosesAmongControllers(t *testing.T) {
 
 func (c cluster) candidates() (candidates []placement.Candidate) {
 	for i, node := range c.pods {
-		candidates = append(candidates, placement.Candidate{Target: &placement.Target{Dest: fmt.Sprintf("10.0.0.%d:8012", i), Node: node}})
+		candidates = append(candidates, placement.NewCandidate(&placement.Target{Dest: fmt.Sprintf("10.0.0.%d:8012", i), Node: node}, nil))
 	}
 	return candidates
 }

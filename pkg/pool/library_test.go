@@ -1,0 +1,18 @@
+package pool
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"testing"
+)
+
+// textOfThisLibrary is the hash of what is in lua in the version thisLibrary.
+const textOfThisLibrary = "9f26113a18fefb211eae54f28b067aecb34984aba594204dd492b8438bc71b96"
+
+// Parts of two releases share a Redis while one is upgraded to the other. With another text under the same version, one
+// would call the other's functions.
+func TestVersionIsRaisedWithTheText(t *testing.T) {
+	if hash := fmt.Sprintf("%x", sha256.Sum256([]byte(libraryText))); hash != textOfThisLibrary {
+		t.Errorf("what is in lua has changed: raise thisLibrary, then put this hash here: %s", hash)
+	}
+}
