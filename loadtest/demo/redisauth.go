@@ -2,16 +2,11 @@ package main
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/sha256"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"math/big"
 	"net"
 	"os"
 	"path/filepath"
@@ -21,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
+	certutil "k8s.io/client-go/util/cert"
 	"sigs.k8s.io/yaml"
 
 	"libra.dev/libra/pkg/redisconn"
@@ -73,7 +69,7 @@ func (d *demo) secureRedis(ctx context.Context, dir string, k *kustomization) er
 	if err != nil {
 		return err
 	}
-	secrets, err := newRedisSecrets(time.Now(), string(users))
+	secrets, err := newRedisSecrets(string(users))
 	if err != nil {
 		return err
 	}
@@ -119,15 +115,16 @@ func (d *demo) removeRedisUsers(ctx context.Context) error {
 
 // newRedisSecrets returns Secrets with Redis' certificate, from a CA that signs nothing else,
 // Redis' users, and each user's password.
-func newRedisSecrets(now time.Time, users string) ([]corev1.Secret, error) {
+func newRedisSecrets(users string) ([]corev1.Secret, error) {
 	host, _, err := net.SplitHostPort(redisconn.DefaultAddr)
 	if err != nil {
 		return nil, err
 	}
-	ca, cert, key, err := newCertificate(now, host)
+	cert, key, err := certutil.GenerateSelfSignedCertKeyWithOptions(certutil.SelfSignedCertKeyOptions{Host: host, MaxAge: certificateValidity})
 	if err != nil {
 		return nil, err
 	}
+	_, ca := pem.Decode(cert) // its authority's follows
 	var secrets []corev1.Secret
 	secret := func(namespace, name string, kind corev1.SecretType, data map[string][]byte) {
 		secrets = append(secrets, corev1.Secret{
@@ -153,32 +150,6 @@ func newRedisSecrets(now time.Time, users string) ([]corev1.Secret, error) {
 		corev1.TLSCertKey: cert, corev1.TLSPrivateKeyKey: key, "ca.crt": ca,
 	})
 	return secrets, nil
-}
-
-// newCertificate makes a certificate for a host, and the CA that signs it, in PEM.
-func newCertificate(now time.Time, host string) (ca, cert, key []byte, err error) {
-	caKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return nil, nil, nil, err
-	}
-	hostKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return nil, nil, nil, err
-	}
-	authority := &x509.Certificate{
-		SerialNumber: big.NewInt(now.UnixNano()), Subject: pkix.Name{CommonName: "Libra's Redis"},
-		NotBefore: now.Add(-time.Hour), NotAfter: now.Add(certificateValidity),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
-	}
-	caDER, caErr := x509.CreateCertificate(rand.Reader, authority, authority, caKey.Public(), caKey)
-	certDER, certErr := x509.CreateCertificate(rand.Reader, &x509.Certificate{
-		SerialNumber: big.NewInt(now.UnixNano() + 1), Subject: pkix.Name{CommonName: "redis"}, DNSNames: []string{host},
-		NotBefore: authority.NotBefore, NotAfter: authority.NotAfter,
-		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-	}, authority, hostKey.Public(), caKey)
-	keyDER, keyErr := x509.MarshalPKCS8PrivateKey(hostKey)
-	encode := func(kind string, der []byte) []byte { return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}) }
-	return encode("CERTIFICATE", caDER), encode("CERTIFICATE", certDER), encode("PRIVATE KEY", keyDER), errors.Join(caErr, certErr, keyErr)
 }
 
 // tellOfRedis has the activator use Redis with TLS, as its own user.

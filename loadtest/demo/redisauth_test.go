@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/redis/go-redis/v9"
@@ -27,7 +26,7 @@ func TestRedisSecretsLetUsersIn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	secrets, err := newRedisSecrets(time.Now(), string(shipped))
+	secrets, err := newRedisSecrets(string(shipped))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +78,7 @@ func TestRedisSecretsLetUsersIn(t *testing.T) {
 	if _, err := ask(as("", "", byName[redisTLSSecret].Data["ca.crt"])); !redis.HasErrorPrefix(err, "NOAUTH") {
 		t.Errorf("nobody: %v", err)
 	}
-	if _, err := newRedisSecrets(time.Now(), strings.Replace(string(shipped), "user agent ", "user another ", 1)); err == nil || !strings.Contains(err.Error(), `"user agent "`) {
+	if _, err := newRedisSecrets(strings.Replace(string(shipped), "user agent ", "user another ", 1)); err == nil || !strings.Contains(err.Error(), `"user agent "`) {
 		t.Errorf("without a line of the agent: %v", err)
 	}
 }

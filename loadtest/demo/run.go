@@ -253,8 +253,11 @@ func (e *evaluate) cleanUp(ctx context.Context) error {
 	if err == nil {
 		err = remove("-k", activatorManifests)
 	}
+	// A namespace may be stuck, and must not keep Libra's parts from being removed.
+	gone := []string{"wait", "--for=delete"}
 	for _, namespace := range demoNamespaces() {
-		err = errors.Join(err, remove("namespace/"+namespace))
+		err = errors.Join(err, remove("--wait=false", "namespace/"+namespace))
+		gone = append(gone, "namespace/"+namespace)
 	}
-	return errors.Join(err, remove("-k", libraManifests))
+	return errors.Join(err, remove("-k", libraManifests), e.kubectl.wait(ctx, removeTimeout, gone...))
 }

@@ -184,6 +184,43 @@ func TestTheDemoLeavesTheBoxWithLibraAndAnotherClusterAsItWas(t *testing.T) {
 	}
 }
 
+// On another cluster a namespace may be stuck, and the activator that was there may take minutes to drain.
+// Libra is removed all the same.
+func TestTheDemoLeavesNoLibraOnAStuckCluster(t *testing.T) {
+	stock := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: swap.Namespace, Name: swap.Name}}
+	stock.Spec.Template.Spec.Containers = []corev1.Container{{Name: swap.Container, Image: "stock"}}
+	k, log := fakeKubectl(t, `case "$*" in
+*"get "*) echo '{"items":[{"metadata":{"name":"activator-1","deletionTimestamp":"2026-01-01T00:00:00Z"}}]}';;
+*--wait=false*) ;;
+*namespace/*) exit 1;;
+esac`)
+	d := newDemo(options{context: "production"}, io.Discard)
+	d.kube = fake.NewClientBuilder().WithObjects(stock).Build()
+	e := newEvaluation(d, namespaceOf(phaseDemo, evaluation.Libra))
+	e.kubectl = k
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	if err := e.cleanUp(ctx); err == nil {
+		t.Error("the namespaces are stuck, and nobody is told")
+	}
+	calls, err := os.ReadFile(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want []string
+	for _, namespace := range demoNamespaces() {
+		want = append(want, "delete --ignore-not-found --wait=false namespace/"+namespace+"\n")
+	}
+	at := -1
+	for _, call := range append(want, "delete --ignore-not-found -k "+libraManifests, "wait --for=delete namespace/"+strings.Join(demoNamespaces(), " namespace/")) {
+		next := strings.Index(string(calls), call)
+		if next <= at {
+			t.Errorf("%q comes too early, or not at all:\n%s", call, calls)
+		}
+		at = next
+	}
+}
+
 func TestTheTimeOfADemoIsBounded(t *testing.T) {
 	for limit, ok := range map[time.Duration]bool{time.Minute: false, demoTime: true, time.Hour: true, 2 * time.Hour: false} {
 		if err := checkDemoLimit(limit); (err == nil) != ok || err != nil && !strings.Contains(err.Error(), "--limit") {

@@ -48,8 +48,8 @@ type phase struct {
 // timePlan is what is measured, in order.
 type timePlan []phase
 
-// fit leaves out turns until the rest takes no longer than the time there is: the greatest rank first, and
-// within a rank the later one. Turns of one combination and rank stay together, because they are compared.
+// fit takes turns that take no longer together than the time there is: the least rank first, and within a
+// rank the earlier one. One that does not fit is left out, and a lesser one that still fits is taken. Turns of one combination and rank stay together, because they are compared.
 // None stays without the turns of its combination's least rank, which it is compared with. A phase may be
 // left without any.
 func (p timePlan) fit(time time.Duration) timePlan {

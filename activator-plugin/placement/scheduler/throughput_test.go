@@ -68,7 +68,7 @@ func TestThroughput(t *testing.T) {
 	}
 	libra, again := ratio(2), ratio(1)
 	perSecond := func(arm int) float64 {
-		return float64(*benchPods) / stats.Mean(seconds[arm], *benchSeed).Estimate
+		return float64(*benchPods) / stats.Mean(seconds[arm]).Estimate
 	}
 	verdict, why := stats.Goal{Bound: 0.9, AtLeast: true}.Ratio(libra, again, stats.Tolerance)
 	t.Logf("pods per second: stock %.0f, stock again %.0f, %s %.0f; ratio %.3f (%.3f to %.3f), stock again %.3f; at least 0.9: %s",

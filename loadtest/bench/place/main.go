@@ -3,10 +3,8 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"math"
 	"os"
 	"slices"
 	"strings"
@@ -18,6 +16,7 @@ import (
 	"libra.dev/libra/loadtest/bench/stats"
 	"libra.dev/libra/loadtest/demo/report"
 	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/pool"
 )
 
 func main() { machine.Main(newRoot()) }
@@ -31,12 +30,24 @@ type options struct {
 	schedulerOut string
 	seed         uint64
 	quick        bool
-
-	nodes, steps, changing int
-	busy                   float64
-	choices, blocks        int
-	rate                   float64
+	size
 }
+
+// size is how much is measured.
+type size struct {
+	nodes    int     // each with one pod
+	steps    int     // moments at which what a node can lend changes
+	changing int     // nodes that change between two refreshes of the picture
+	busy     float64 // share of the pods that have a request at any time, with a containerConcurrency of 1
+	rate     float64 // choices per second; the next refresh shows what they have given away
+	choices  int     // per policy and block
+	blocks   int     // each of all policies
+}
+
+var (
+	full  = size{nodes: 1000, steps: pool.MostSteps, changing: 100, busy: 0.5, rate: 5000, choices: 500, blocks: 40}
+	quick = size{nodes: 50, steps: pool.MostSteps, changing: 5, busy: 0.5, rate: 10_000, choices: 100, blocks: 3}
+)
 
 func newRoot() *cobra.Command {
 	var o options
@@ -65,40 +76,7 @@ the bench edits a PlacementPolicy on a real API server while four activators pla
 	f.StringVar(&o.kubelite, "kubelite", "", "Kubernetes in one binary, as \"box build\" makes it (\"box path kubelite\" prints where), whose API server has the edited policy; without it, edits are not measured")
 	f.StringVar(&o.schedulerOut, "scheduler", "out/bench-scheduler", "folder of bench-scheduler's results, whose throughput is included if it is from the same commit")
 	f.BoolVar(&o.quick, "quick", false, "a smoke test: all steps in some seconds, with figures that mean little")
-	f.IntVar(&o.nodes, "nodes", 1000, "number of nodes, each with one pod")
-	f.IntVar(&o.steps, "steps", 16, "number of moments at which what a node can lend changes")
-	f.IntVar(&o.changing, "changing", 100, "number of nodes that change between two refreshes of the picture")
-	f.Float64Var(&o.busy, "busy", 0.5, "share of the pods that have a request at any time, with a containerConcurrency of 1")
-	f.Float64Var(&o.rate, "rate", 5000, "choices per second; the next refresh shows what they have given away")
-	f.IntVar(&o.choices, "choices", 500, "choices per policy and block")
-	f.IntVar(&o.blocks, "blocks", 40, "blocks, each of all policies; one gives no interval, and so no verdict")
 	return cmd
-}
-
-func (o options) check() error {
-	var errs []error
-	if o.nodes < 2 || o.nodes > 10_000 {
-		errs = append(errs, fmt.Errorf("--nodes is %d; it must be 2 to 10000", o.nodes))
-	}
-	if o.steps < 1 || o.steps > mostSteps {
-		errs = append(errs, fmt.Errorf("--steps is %d; it must be 1 to %d", o.steps, mostSteps))
-	}
-	if o.changing < 0 || o.changing > o.nodes {
-		errs = append(errs, fmt.Errorf("--changing is %d; it must be 0 to the number of nodes, %d", o.changing, o.nodes))
-	}
-	if o.busy < 0 || o.busy > 0.9 || math.IsNaN(o.busy) {
-		errs = append(errs, fmt.Errorf("--busy is %v; it must be 0 to 0.9", o.busy))
-	}
-	if o.choices < 100 || o.choices > 1_000_000 {
-		errs = append(errs, fmt.Errorf("--choices is %d; it must be 100 to 1000000", o.choices))
-	}
-	if o.rate < 100 || o.rate > 1e6 || math.IsNaN(o.rate) {
-		errs = append(errs, fmt.Errorf("--rate is %v; it must be 100 to 1000000", o.rate))
-	}
-	if o.blocks < 1 || o.blocks > 1000 {
-		errs = append(errs, fmt.Errorf("--blocks is %d; it must be 1 to 1000", o.blocks))
-	}
-	return errors.Join(errs...)
 }
 
 // measured has the times of one policy's choices, in microseconds, by block.
@@ -119,11 +97,9 @@ var goals = []struct {
 }
 
 func bench(ctx context.Context, o options, out io.Writer) error {
+	o.size = full
 	if o.quick {
-		o.nodes, o.changing, o.choices, o.blocks, o.rate = 50, 5, 100, 2, 10_000
-	}
-	if err := o.check(); err != nil {
-		return err
+		o.size = quick
 	}
 	if err := os.MkdirAll(o.out, 0o755); err != nil {
 		return err
@@ -216,7 +192,7 @@ func (o options) summary(k kind, name api.Placement, m *measured, metrics map[st
 	of := func(percent float64) stats.Interval {
 		return stats.Bootstrap(len(m.blocks), o.seed, func(counts []int) float64 { return pooled.Percentile(counts, percent) })
 	}
-	p50, p99, allocs := of(50), of(99), stats.Mean(m.allocs, o.seed)
+	p50, p99, allocs := of(50), of(99), stats.Mean(m.allocs)
 	say("  %-20s P50 %6.2f µs, P99 %6.2f µs (%.2f to %.2f), %.3f allocations", name, p50.Estimate, p99.Estimate, p99.Low, p99.High, allocs.Estimate)
 	key := k.name + "_" + strings.ReplaceAll(string(name), "-", "_")
 	metrics[key+"_p50_us"], metrics[key+"_p99_us"], metrics[key+"_allocs"] = p50.Estimate, p99.Estimate, allocs.Estimate

@@ -78,15 +78,3 @@ func TestReloadWithoutAnAPIServer(t *testing.T) {
 		t.Errorf("got error %v, want one that says how to have an API server", err)
 	}
 }
-
-func TestRefused(t *testing.T) {
-	for _, args := range []string{"--nodes=1", "--steps=17", "--changing=1001", "--busy=1", "--choices=1", "--rate=1", "--blocks=0", "--colour=red"} {
-		cmd := newRoot()
-		cmd.SetArgs([]string{args})
-		cmd.SetOut(&bytes.Buffer{})
-		flag, _, _ := strings.Cut(args, "=")
-		if err := cmd.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), flag) {
-			t.Errorf("%s: got error %v, want one that names the flag", args, err)
-		}
-	}
-}

@@ -20,14 +20,10 @@ import (
 	"libra.dev/libra/activator-plugin/placement/tapp"
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/api/v1alpha1"
-	"libra.dev/libra/pkg/pool"
 	"libra.dev/libra/pkg/settings"
 )
 
-const (
-	mostSteps = pool.MostSteps
-	namespace = "default"
-)
+const namespace = "default"
 
 var revision = types.NamespacedName{Namespace: namespace, Name: "thumb-00001"}
 

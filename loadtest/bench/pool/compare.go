@@ -83,8 +83,8 @@ func (c comparison) check() error {
 			errs = append(errs, fmt.Errorf("--with %s: %w", name, err))
 		}
 	}
-	if c.rounds < 2 || c.rounds > 1000 {
-		errs = append(errs, fmt.Errorf("--rounds is %d; it must be 2 to 1000: one has no interval", c.rounds))
+	if c.rounds < 3 || c.rounds > 1000 {
+		errs = append(errs, fmt.Errorf("--rounds is %d; it must be 3 to 1000: fewer have no interval", c.rounds))
 	}
 	if c.turns < 1 || c.turns > 10_000 {
 		errs = append(errs, fmt.Errorf("--turns is %d; it must be 1 to 10000", c.turns))
@@ -226,7 +226,7 @@ func (c comparison) report(out io.Writer, measured map[string][]map[string]float
 		for round, m := range measured[this] {
 			own[round] = m[figure]
 		}
-		mean := stats.Mean(own, c.seed)
+		mean := stats.Mean(own)
 		metrics[figure] = mean.Estimate
 		fmt.Fprintf(out, "%s: %.4g (%.4g to %.4g)\n", figure, mean.Estimate, mean.Low, mean.High)
 		for _, arm := range slices.Sorted(maps.Keys(measured)) {
@@ -237,7 +237,7 @@ func (c comparison) report(out io.Writer, measured map[string][]map[string]float
 			for round, m := range measured[arm] {
 				ratios[round] = m[figure] / own[round]
 			}
-			ratio := stats.Mean(ratios, c.seed)
+			ratio := stats.Mean(ratios)
 			metrics[figure+"_ratio_"+arm] = ratio.Estimate
 			metrics[figure+"_ratio_low_"+arm], metrics[figure+"_ratio_high_"+arm] = ratio.Low, ratio.High
 			fmt.Fprintf(out, "  %-12s %.3f of it (%.3f to %.3f)\n", arm, ratio.Estimate, ratio.Low, ratio.High)

@@ -79,7 +79,7 @@ it. All is measured several times, for an interval of what has a goal.`,
 	f.Float64Var(&o.rate, "rate", 20_000, "invocations per second of the open loop")
 	f.Float64Var(&o.followed, "followed", 5_000, "invocations per second of the loop that agents follow: all agents share a core with the load here")
 	f.DurationVar(&o.length, "length", 20*time.Second, "length of each loop")
-	f.IntVar(&o.rounds, "rounds", 3, "how often to measure all, each time with another seed; one gives no interval, and so no verdict")
+	f.IntVar(&o.rounds, "rounds", 3, "how often to measure all, each time with another seed; fewer than three give no interval, and so no verdict")
 	cmd.AddCommand(newCompare(), newArm(), newPictures())
 	return cmd
 }
@@ -215,7 +215,7 @@ func (o options) summary(rounds []map[string]float64, limitMiB float64, say func
 		for i, round := range rounds {
 			values[i] = round[name]
 		}
-		return stats.Mean(values, o.seed)
+		return stats.Mean(values)
 	}
 	for name := range rounds[0] {
 		metrics[name] = mean(name).Estimate

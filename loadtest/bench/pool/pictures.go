@@ -70,7 +70,7 @@ func (p picturing) check() error {
 
 func (p picturing) run(ctx context.Context, out io.Writer) error {
 	if p.quick {
-		p.nodes, p.length, p.rate, p.placed, p.rounds = []int{20}, 500*time.Millisecond, 500, 100, 2
+		p.nodes, p.length, p.rate, p.placed, p.rounds = []int{20}, 500*time.Millisecond, 500, 100, 3
 	}
 	if err := p.check(); err != nil {
 		return err

@@ -48,7 +48,7 @@ func (p picturing) measurePlaced(ctx context.Context, as shipped, pinned bool, o
 	}); err != nil {
 		return nil, err
 	}
-	share := stats.Mean(granted, p.seed)
+	share := stats.Mean(granted)
 	fmt.Fprintf(out, "%d activators: share granted of what was promised: %.3f (%.3f to %.3f); %s: %s\n",
 		p.activators, share.Estimate, share.Low, share.High, grantedGoal, stats.Said(grantedGoal.Absolute(share)))
 	return map[string]float64{

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"time"
 
@@ -17,7 +16,6 @@ import (
 
 	"libra.dev/libra/activator-plugin/placement"
 	"libra.dev/libra/loadtest/bench/stats"
-	"libra.dev/libra/loadtest/demo/report"
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
 )
@@ -29,6 +27,9 @@ const (
 	probePod     = probeDomain + "/pod"
 	probeEvery   = time.Millisecond
 	probeMost    = 5 * time.Second
+
+	// stalenessAtOnce is the number of successive probes in one block of an interval.
+	stalenessAtOnce = 20
 )
 
 // Goals for pictures of 1,000 nodes.
@@ -171,17 +172,18 @@ func (m profiled) summary(p picturing, out io.Writer) map[string]float64 {
 		// If the machine is too busy for the rate, one arm has fewer invocations than the other.
 		more[i] = with[i] - m.without[i].microseconds()*m.with[i].perSecond()/1e6
 	}
-	share := stats.Mean(more, p.seed)
-	slices.Sort(m.staleness)
-	p50, p99 := report.Percentile(m.staleness, 50), report.Percentile(m.staleness, 99)
+	share := stats.Mean(more)
+	p50 := stats.Percentile(m.staleness, 50, stalenessAtOnce, p.seed)
+	p99 := stats.Percentile(m.staleness, 99, stalenessAtOnce, p.seed)
 	fmt.Fprintf(out, "%d node(s), %.0f invocations a second: a picture takes %.3f (%.3f to %.3f) of a core of Redis; %s: %s\n",
 		p.nodes[0], p.rate, share.Estimate, share.Low, share.High, shareGoal, stats.Said(shareGoal.Absolute(share)))
-	fmt.Fprintf(out, "a Begin is in the picture after %.0f ms (P50), %.0f ms (P99) of %d; %s: %s\n",
-		p50, p99, len(m.staleness), stalenessGoal, stats.Said(stalenessGoal.Absolute(stats.Exactly(p99))))
+	fmt.Fprintf(out, "a Begin is in the picture after %.0f ms (P50), %.0f ms (P99, %.0f to %.0f) of %d; %s: %s\n",
+		p50.Estimate, p99.Estimate, p99.Low, p99.High, len(m.staleness), stalenessGoal, stats.Said(stalenessGoal.Absolute(p99)))
 	return map[string]float64{
 		"redis_share": share.Estimate, "redis_share_low": share.Low, "redis_share_high": share.High,
-		"redis_core_share_with": stats.Mean(with, p.seed).Estimate, "redis_core_share_without": stats.Mean(without, p.seed).Estimate,
-		"staleness_p50_ms": p50, "staleness_p99_ms": p99, "staleness_probes": float64(len(m.staleness)),
+		"redis_core_share_with": stats.Mean(with).Estimate, "redis_core_share_without": stats.Mean(without).Estimate,
+		"staleness_p50_ms": p50.Estimate, "staleness_p99_ms": p99.Estimate, "staleness_p99_ms_low": p99.Low, "staleness_p99_ms_high": p99.High,
+		"staleness_probes":  float64(len(m.staleness)),
 		"invocations_per_s": p.rate,
 	}
 }

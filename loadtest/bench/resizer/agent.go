@@ -246,8 +246,8 @@ func (s *site) measureAgent(ctx context.Context, metrics map[string]float64) (fi
 
 	over := s.agentLength.String()
 	return []figure{
-		{name: "agent_cores_busy", what: fmt.Sprintf("agent: cores, %d pods of which %d have a request in flight", s.agentPods, s.inFlight), estimate: stats.Mean(busy[0].cores, s.seed), goal: stats.Goal{Bound: 0.02}, of: over},
-		{name: "agent_cores_rest", what: fmt.Sprintf("agent: cores, %d pods at rest", s.agentPods), estimate: stats.Mean(rest[0].cores, s.seed), goal: stats.Goal{Bound: 0.003}, of: over},
+		{name: "agent_cores_busy", what: fmt.Sprintf("agent: cores, %d pods of which %d have a request in flight", s.agentPods, s.inFlight), estimate: stats.Mean(busy[0].cores), goal: stats.Goal{Bound: 0.02}, of: over},
+		{name: "agent_cores_rest", what: fmt.Sprintf("agent: cores, %d pods at rest", s.agentPods), estimate: stats.Mean(rest[0].cores), goal: stats.Goal{Bound: 0.003}, of: over},
 		{name: "agent_rss_mib", what: "agent: memory, MiB (its peak since the start)", estimate: stats.Exactly(busy[0].peakMiB), goal: stats.Goal{Bound: 64}, of: over},
 	}, nil
 }

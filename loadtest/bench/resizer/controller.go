@@ -291,8 +291,8 @@ func (s *site) measureLoans(ctx context.Context, l *lenders, leads, waits *repli
 	over := fmt.Sprintf("%.0f s", seconds)
 	return []figure{
 		{name: "controller_rss_mib", what: "controller: memory, MiB (its peak since the start)", estimate: stats.Exactly(leader.peakMiB), goal: stats.Goal{Bound: 300}, of: over},
-		{name: "controller_cores", what: "controller: cores while loans pass", estimate: stats.Mean(leader.cores, s.seed), goal: stats.Goal{Bound: 0.2}, of: over},
-		{name: "api_requests_per_s", what: "API requests a second, of both replicas", estimate: stats.Mean(asked, s.seed), goal: stats.Goal{Bound: 5}, of: over},
+		{name: "controller_cores", what: "controller: cores while loans pass", estimate: stats.Mean(leader.cores), goal: stats.Goal{Bound: 0.2}, of: over},
+		{name: "api_requests_per_s", what: "API requests a second, of both replicas", estimate: stats.Mean(asked), goal: stats.Goal{Bound: 5}, of: over},
 	}, nil
 }
 

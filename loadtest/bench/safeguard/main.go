@@ -52,7 +52,6 @@ func main() { machine.Main(newRoot()) }
 
 func newRoot() *cobra.Command {
 	var o rig.Options
-	var repetitions, wrong int
 	cmd := &cobra.Command{
 		Use:   "bench-safeguard",
 		Short: "Measure how soon a donor gets back what it lent, on the box",
@@ -72,12 +71,10 @@ that costs with the same request when nothing is lent. Libra must be on the box:
 		SilenceErrors: true,
 		Args:          cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return bench(cmd.Context(), o, repetitions, wrong, cmd.OutOrStdout())
+			return bench(cmd.Context(), o, cmd.OutOrStdout())
 		},
 	}
 	o.Bind(cmd, "out/bench-safeguard")
-	cmd.Flags().IntVar(&repetitions, "repetitions", 400, "loans of each of the three kinds")
-	cmd.Flags().IntVar(&wrong, "wrong-predictions", 40, "requests predicted to need half of what they do, and as many of each kind to compare with")
 	return cmd
 }
 
@@ -94,15 +91,12 @@ type guarding struct {
 	early, blurred  int // restored before the bench saw a reason, or while it did not look
 }
 
-func bench(ctx context.Context, o rig.Options, repetitions, wrong int, out io.Writer) (err error) {
+func bench(ctx context.Context, o rig.Options, out io.Writer) (err error) {
+	// Loans of each of the three kinds, and requests predicted to need half of what they do, with as many of each kind
+	// to compare with.
+	repetitions, wrong := 400, 40
 	if o.Quick {
 		repetitions, wrong = 20, 4
-	}
-	if repetitions < 1 || repetitions > 100_000 {
-		return fmt.Errorf("--repetitions is %d; it must be 1 to 100000", repetitions)
-	}
-	if wrong < 1 || wrong > 10_000 {
-		return fmt.Errorf("--wrong-predictions is %d; it must be 1 to 10000", wrong)
 	}
 	r, err := rig.Connect(ctx, o, out)
 	if err != nil {

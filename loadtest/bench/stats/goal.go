@@ -68,7 +68,7 @@ func (g Goal) Absolute(in Interval) (v Verdict, why string) {
 	case !in.measured():
 		return NotKnown, "not measured"
 	case math.IsNaN(in.Low) || math.IsNaN(in.High):
-		return NotKnown, "it was measured only once"
+		return NotKnown, "it was measured too few times"
 	case low && high:
 		return Holds, ""
 	case !low && !high:

@@ -66,11 +66,35 @@ func TestBootstrapOfEqualBlocks(t *testing.T) {
 }
 
 func TestMean(t *testing.T) {
-	if m := Mean([]float64{1, 2, 3, 4, 100}, 1); m.Estimate != 22 || m.Low >= 22 || m.High <= 22 {
+	if m := Mean([]float64{1, 2, 3, 4, 100}); m.Estimate != 22 || m.Low >= 22 || m.High <= 22 {
 		t.Errorf("mean %+v, want 22 in an interval", m)
 	}
-	if m := Mean([]float64{2, 2, 2}, 1); m != Exactly(2) {
+	if m := Mean([]float64{2, 2, 2}); m != Exactly(2) {
 		t.Errorf("mean of what does not differ %+v", m)
+	}
+	if m := Mean([]float64{1, 2}); m.Estimate != 1.5 || !math.IsNaN(m.Low) || !math.IsNaN(m.High) {
+		t.Errorf("mean of two values %+v, want no interval", m)
+	}
+}
+
+// However few the values, the interval of their mean misses in one case of twenty.
+func TestMeanHoldsWhatIsKnown(t *testing.T) {
+	const often = 4000
+	random := rand.New(rand.NewPCG(7, 7))
+	for _, n := range []int{3, 4, 12, 31, 50} {
+		missed := 0
+		for range often {
+			values := make([]float64, n)
+			for i := range values {
+				values[i] = 5 + random.NormFloat64()
+			}
+			if m := Mean(values); m.Low > 5 || m.High < 5 {
+				missed++
+			}
+		}
+		if share := float64(missed) / often; share < 0.04 || share > 0.06 {
+			t.Errorf("of %d values, a share of %v misses the mean", n, share)
+		}
 	}
 }
 

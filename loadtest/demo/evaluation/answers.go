@@ -22,9 +22,10 @@ const (
 type answer struct {
 	Request
 	slice int // of the schedules of all selected blocks
-	// took and slowdown are the values that the request counts for. A failed request
-	// counts as the longest under the same load, of all arms, so that an arm gains nothing
-	// by failing. slowdown is NaN if the input was not run alone.
+	// took and slowdown are the values that the request counts for. A failed request took
+	// as long as the longest under the same load, of all arms, so that an arm gains nothing
+	// by failing. slowdown is over the request's own time alone, and NaN if its input was
+	// not run alone.
 	took, slowdown float64
 	failed         bool
 	computing      bool // its function does not mostly wait
@@ -68,20 +69,16 @@ func (c *comparison) join(k combination, arm string, numbers []int, service bool
 				slice: i*perBlock + min(max(0, int(r.DueMS/float64(sliceLength.Milliseconds()))), perBlock-1),
 				took:  r.Milliseconds, slowdown: none, computing: !c.waits[r.Function],
 			}
-			alone, ok := c.alone[input{r.Function, r.Input}]
-			if ok = ok && alone.Milliseconds > 0 && !service; ok {
-				a.slowdown = r.Milliseconds / alone.Milliseconds
-				// If the input's CPU could not be read, it is not known.
-				a.short = a.computing && alone.CPUMilliseconds > 0 && alone.CPUMilliseconds <= shortCPU
-			}
 			if a.failed {
 				a.took = c.longest[k].took
 				if service {
 					a.took = c.longest[k].service
 				}
-				if ok {
-					a.slowdown = c.longest[k].slowdown
-				}
+			}
+			if alone, ok := c.alone[input{r.Function, r.Input}]; ok && alone.Milliseconds > 0 && !service {
+				a.slowdown = a.took / alone.Milliseconds
+				// If the input's CPU could not be read, it is not known.
+				a.short = a.computing && alone.CPUMilliseconds > 0 && alone.CPUMilliseconds <= shortCPU
 			}
 			all = append(all, a)
 		}

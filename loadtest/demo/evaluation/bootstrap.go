@@ -11,24 +11,33 @@ import (
 	"libra.dev/libra/loadtest/bench/stats"
 )
 
-// resamples is how often the schedule is resampled.
+// resamples is how often the schedule is resampled, by slices and then by blocks.
 const resamples = 2000
 
 // draws says how often each slice of a schedule is in each resample. The first resample is what was
-// measured: each slice once.
+// measured: each slice once. Then there are resamples that draw single slices, and as many that draw
+// all slices of a block at once: on a full node a queue lasts longer than a slice, so that adjacent
+// slices are alike.
 type draws [][]uint16
 
-func newDraws(seed uint64, units int) draws {
-	rng := rand.New(rand.NewPCG(seed, uint64(units)))
-	d := make(draws, 1+resamples)
-	for i := range d {
-		d[i] = make([]uint16, units)
-		for u := range units {
-			if i == 0 {
-				d[i][u] = 1
-			} else {
-				d[i][rng.IntN(units)]++
+// newDraws draws from blocks of perBlock slices each.
+func newDraws(seed uint64, blocks, perBlock int) draws {
+	slices := blocks * perBlock
+	rng := rand.New(rand.NewPCG(seed, uint64(slices)))
+	d := draws{make([]uint16, slices)}
+	for s := range slices {
+		d[0][s] = 1
+	}
+	for _, length := range []int{1, perBlock} {
+		for range resamples {
+			times := make([]uint16, slices)
+			for range slices / length {
+				first := length * rng.IntN(slices/length)
+				for s := first; s < first+length; s++ {
+					times[s]++
+				}
 			}
+			d = append(d, times)
 		}
 	}
 	return d
@@ -36,12 +45,12 @@ func newDraws(seed uint64, units int) draws {
 
 // drawsOf returns the same draws for all arms of a combination that have the same blocks: an arm's
 // requests in a slice are compared with the other's in the same slice.
-func (c *comparison) drawsOf(k combination, numbers []int, units int) draws {
-	key := fmt.Sprintf("%v %v %d", k, numbers, units)
+func (c *comparison) drawsOf(k combination, numbers []int, slices int) draws {
+	key := fmt.Sprintf("%v %v %d", k, numbers, slices)
 	if _, ok := c.drawn[key]; !ok {
 		h := fnv.New64a()
 		fmt.Fprint(h, key)
-		c.drawn[key] = newDraws(c.Seed^h.Sum64(), units)
+		c.drawn[key] = newDraws(c.Seed^h.Sum64(), len(numbers), slices/len(numbers))
 	}
 	return c.drawn[key]
 }
@@ -56,23 +65,14 @@ func (c *comparison) sampled(k combination, arm string, numbers []int, f figure)
 }
 
 func (c *comparison) sample(k combination, arm string, numbers []int, f figure) []float64 {
-	if f.total != nil {
-		var values column
-		for i, b := range c.selected(k, arm, numbers) {
-			if v := f.total(b); !math.IsNaN(v) {
-				values.add(v, i)
-			}
-		}
-		return values.figures(f, c.drawsOf(k, numbers, len(numbers)))
-	}
-	answers, units := c.answers(k, arm, numbers, f.service)
+	answers, slices := c.answers(k, arm, numbers, f.service)
 	var values column
 	for _, a := range answers {
 		if v := f.of(a); !math.IsNaN(v) {
 			values.add(v, a.slice)
 		}
 	}
-	return values.figures(f, c.drawsOf(k, numbers, units))
+	return values.figures(f, c.drawsOf(k, numbers, slices))
 }
 
 // column is values, each with its slice.
@@ -134,7 +134,7 @@ func (v column) percentile(times []uint16, n int, percentile float64) float64 {
 }
 
 // interval is a figure, or a ratio of two, with its 95 % interval. The ends are NaN if there were
-// not two slices to draw from.
+// not two slices to draw from, or three blocks with one value each.
 type interval struct {
 	value, low, high float64
 	function         string // of a worst figure
@@ -142,18 +142,20 @@ type interval struct {
 
 var unmeasured = interval{value: none, low: none, high: none}
 
-// intervalOf returns the interval of a measured figure and its resamples, drawn from units slices
-// or blocks.
+// intervalOf returns the interval of a measured figure and its resamples, of which units slices have
+// values. It holds both that of single slices and that of whole blocks.
 func intervalOf(figures []float64, units int) interval {
-	of := interval{value: figures[0], low: none, high: none}
-	drawn := slices.DeleteFunc(slices.Clone(figures[1:]), func(v float64) bool { return math.IsNaN(v) || math.IsInf(v, 0) })
-	// If many resamples have no value, the others are no sample of what might have been measured.
-	// And a single slice or block is drawn every time, so that a lack of variation says nothing.
-	if len(drawn) < len(figures)*9/10 || units < 2 {
-		return of
+	of := interval{value: figures[0], low: math.Inf(1), high: math.Inf(-1)}
+	for resampled := range slices.Chunk(figures[1:], resamples) {
+		drawn := slices.DeleteFunc(slices.Clone(resampled), func(v float64) bool { return math.IsNaN(v) || math.IsInf(v, 0) })
+		// If many resamples have no value, the others are no sample of what might have been measured.
+		// And a single slice is drawn every time, so that a lack of variation says nothing.
+		if len(drawn) < resamples*9/10 || units < 2 {
+			return interval{value: of.value, low: none, high: none}
+		}
+		slices.Sort(drawn)
+		of.low, of.high = min(of.low, drawn[rankOf(2.5, len(drawn))-1]), max(of.high, drawn[rankOf(97.5, len(drawn))-1])
 	}
-	slices.Sort(drawn)
-	of.low, of.high = drawn[rankOf(2.5, len(drawn))-1], drawn[rankOf(97.5, len(drawn))-1]
 	return of
 }
 

@@ -1,6 +1,7 @@
 package evaluation
 
 import (
+	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -41,13 +42,20 @@ func TestTheOrderOfBlocksDoesNotMatter(t *testing.T) {
 }
 
 // A 95 % interval misses in one case of twenty: of many evaluations with a known ratio,
-// about as many miss it.
+// about as many miss it, also if all of a block is faster or slower than another.
 func TestIntervalsHoldTheRatioThatIsKnown(t *testing.T) {
 	const evaluations, ratio = 60, 0.8
-	for _, f := range []figure{meanSlowdown, p50Short, p95Computing, p99Computing} {
-		outside := 0
+	arms := map[string]float64{Stock: 1, Libra: ratio}
+	same := synthetic{blocks: 4, requests: 300, arms: arms, noise: 0.5}
+	differing := synthetic{blocks: 8, requests: 100, arms: arms, noise: 0.1, blockNoise: 0.2}
+	for _, c := range []struct {
+		of     synthetic
+		figure figure
+	}{{same, meanSlowdown}, {same, p50Short}, {same, p95Computing}, {same, p99Computing}, {differing, meanSlowdown}} {
+		f, outside := c.figure, 0
 		for seed := range uint64(evaluations) {
-			d := synthetic{seed: seed, blocks: 4, requests: 300, arms: map[string]float64{Stock: 1, Libra: ratio}, noise: 0.5}.data(busy)
+			c.of.seed = seed
+			d := c.of.data(busy)
 			r := compared(t, d).ratio(busy, Libra, Stock, f)
 			if r.low > r.value || r.high < r.value || r.high-r.low > 0.4 {
 				t.Fatalf("%s, seed %d: %v", f.name, seed, r)
@@ -57,7 +65,7 @@ func TestIntervalsHoldTheRatioThatIsKnown(t *testing.T) {
 			}
 		}
 		if outside > evaluations/5 {
-			t.Errorf("%s: %d of %d intervals are beside the ratio", f.name, outside, evaluations)
+			t.Errorf("%s, with blocks that differ by ±%v: %d of %d intervals are beside the ratio", f.name, c.of.blockNoise, outside, evaluations)
 		}
 	}
 }
@@ -76,9 +84,30 @@ func TestOneSliceHasNoInterval(t *testing.T) {
 	}
 }
 
+// A figure with one value for each block has an interval from three blocks on.
+func TestTotalsAreComparedByBlock(t *testing.T) {
+	for _, c := range []struct {
+		totals, base []float64
+		want         interval
+	}{
+		{[]float64{2, 4}, []float64{1, 2}, interval{value: 2, low: none, high: none}},
+		{[]float64{2, 4, 2}, []float64{1, 2, 1}, interval{value: 2, low: 2, high: 2}},
+		{[]float64{1, 2, 3, none}, []float64{2, 2, 2, 9}, interval{value: 1, low: 0.29, high: 3.46}}, // e to the power of ±4.303/2/√3
+		{[]float64{0, 0, 0}, []float64{1, 2, 1}, interval{value: 0, low: none, high: none}},
+		{[]float64{1, 2, 3}, []float64{0, 0, 0}, unmeasured},
+	} {
+		got := ratioOfTotals(c.totals, c.base)
+		for _, v := range [][2]float64{{got.value, c.want.value}, {got.low, c.want.low}, {got.high, c.want.high}} {
+			if math.Abs(v[0]-v[1]) > 0.005 || math.IsNaN(v[0]) != math.IsNaN(v[1]) {
+				t.Errorf("%v over %v is %v, want %v", c.totals, c.base, got, c.want)
+			}
+		}
+	}
+}
+
 func TestResamplesDrawAsManySlicesAsThereAre(t *testing.T) {
-	d := newDraws(7, 12)
-	if len(d) != 1+resamples {
+	d := newDraws(7, 3, 4)
+	if len(d) != 1+2*resamples {
 		t.Fatalf("%d draws", len(d))
 	}
 	for i, times := range d {
@@ -91,5 +120,10 @@ func TestResamplesDrawAsManySlicesAsThereAre(t *testing.T) {
 		if sum != 12 {
 			t.Errorf("draw %d has %d slices", i, sum)
 		}
+		if i > resamples && (!alike(times[:4]) || !alike(times[4:8]) || !alike(times[8:])) {
+			t.Errorf("draw %d has not all of a block: %v", i, times)
+		}
 	}
 }
+
+func alike(times []uint16) bool { return slices.Min(times) == slices.Max(times) }

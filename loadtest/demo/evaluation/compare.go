@@ -49,8 +49,8 @@ type comparison struct {
 	drawn  map[string]draws
 }
 
-// longest has the greatest values of all arms of a combination.
-type longest struct{ took, slowdown, service float64 }
+// longest has the longest response times of all arms of a combination.
+type longest struct{ took, service float64 }
 
 // compare arranges the measurements, and returns an error if they cannot be compared.
 func compare(d Data) (*comparison, error) {
@@ -70,7 +70,7 @@ func compare(d Data) (*comparison, error) {
 			c.blocks[k] = map[string][]Block{}
 		}
 		c.blocks[k][b.Arm] = append(c.blocks[k][b.Arm], b)
-		c.longest[k] = c.longest[k].with(c, b)
+		c.longest[k] = c.longest[k].with(b)
 	}
 	for _, k := range c.combinations() {
 		if err := c.check(k); err != nil {
@@ -122,12 +122,9 @@ func sameRequest(a, b Request) bool {
 }
 
 // with returns the greater of l and a block's values.
-func (l longest) with(c *comparison, b Block) longest {
+func (l longest) with(b Block) longest {
 	for _, r := range b.Requests {
 		l.took = max(l.took, r.Milliseconds)
-		if a, ok := c.alone[input{r.Function, r.Input}]; ok && a.Milliseconds > 0 {
-			l.slowdown = max(l.slowdown, r.Milliseconds/a.Milliseconds)
-		}
 	}
 	if b.Bystander != nil {
 		for _, r := range b.Bystander.Requests {

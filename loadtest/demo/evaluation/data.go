@@ -57,7 +57,7 @@ type Data struct {
 type Machine struct {
 	About string `json:"about"` // in a line
 	Cores int    `json:"cores"` // 0 if their use could not be read
-	// FromX and ToX bound the part that is shown; if they are equal, everything is shown.
+	// RequestMilliseconds is the CPU that a request under load takes beyond what its function takes for it alone.
 	RequestMilliseconds float64 `json:"request_cpu_ms"`
 }
 

@@ -124,6 +124,12 @@ func TestAFailureCountsAsTheLongest(t *testing.T) {
 	if got := c.value(busy, Libra, p95Computing).value; got != longest {
 		t.Errorf("P95 with every tenth request failed is %v; want the longest of all, %v", got, longest)
 	}
+	answers, _ := c.answers(busy, Libra, c.numbers(busy, Libra), false)
+	for _, a := range answers {
+		if alone := c.alone[input{a.Function, a.Input}].Milliseconds; a.failed && math.Abs(a.slowdown-longest/alone) > 1e-9 {
+			t.Errorf("a failed request that takes %v ms alone has the slow-down %v, want %v", alone, a.slowdown, longest/alone)
+		}
+	}
 	if a, ok := c.maker(busy, Libra, p95Computing); !ok || a.took != longest {
 		t.Errorf("P95 is made by %+v", a)
 	}

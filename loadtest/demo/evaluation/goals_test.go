@@ -131,6 +131,9 @@ func TestWhatNoiseDoesTooIsNotHarm(t *testing.T) {
 		if c.less(busy, Libra, meanSlowdown, 0) {
 			t.Error("it is not less")
 		}
+		if c.more(busy, Again, meanSlowdown, 0.05) {
+			t.Errorf("stock again is %v of stock, and that is said to be harm", again)
+		}
 	}
 }
 

@@ -1,12 +1,14 @@
 package evaluation
 
-import "math"
+import (
+	"math"
+	"slices"
 
-// units returns how many slices, or blocks, a figure is drawn from.
+	"libra.dev/libra/loadtest/bench/stats"
+)
+
+// units returns how many slices a figure is drawn from.
 func (c *comparison) units(k combination, arm string, numbers []int, f figure) int {
-	if f.total != nil {
-		return len(numbers)
-	}
 	answers, _ := c.answers(k, arm, numbers, f.service)
 	seen := map[int]bool{}
 	for _, a := range answers {
@@ -23,7 +25,44 @@ func (c *comparison) value(k combination, arm string, f figure) interval {
 	if len(numbers) == 0 {
 		return unmeasured
 	}
+	if f.total != nil {
+		mean := stats.Mean(slices.DeleteFunc(c.totals(k, arm, numbers, f), math.IsNaN))
+		return interval{value: mean.Estimate, low: max(0, mean.Low), high: mean.High}
+	}
 	return intervalOf(c.sampled(k, arm, numbers, f), c.units(k, arm, numbers, f))
+}
+
+// totals returns a figure that has one value for each block.
+func (c *comparison) totals(k combination, arm string, numbers []int, f figure) []float64 {
+	var totals []float64
+	for _, b := range c.selected(k, arm, numbers) {
+		totals = append(totals, f.total(b))
+	}
+	return totals
+}
+
+// ratioOfTotals returns the ratio of the sums of two arms' totals, which are of the same blocks.
+func ratioOfTotals(totals, base []float64) interval {
+	sum, sumBase, n := 0.0, 0.0, 0.0
+	for i := range totals {
+		if !math.IsNaN(totals[i] + base[i]) {
+			sum, sumBase, n = sum+totals[i], sumBase+base[i], n+1
+		}
+	}
+	if sumBase == 0 {
+		return unmeasured
+	}
+	r := sum / sumBase
+	// By how much the logarithm of each block's ratio differs from that of r, to first order: so a block counts
+	// by how much it has of the sum, and may have nothing.
+	var differ []float64
+	for i := range totals {
+		if d := (totals[i] - r*base[i]) / (sum / n); !math.IsNaN(d) {
+			differ = append(differ, d)
+		}
+	}
+	mean := stats.Mean(differ)
+	return interval{value: r, low: r * math.Exp(mean.Low), high: r * math.Exp(mean.High)}
 }
 
 // ratio returns an arm's figure over another's, in the blocks that both have.
@@ -34,6 +73,9 @@ func (c *comparison) ratio(k combination, arm, base string, f figure) interval {
 	numbers := c.common(k, arm, base)
 	if len(numbers) == 0 {
 		return unmeasured
+	}
+	if f.total != nil {
+		return ratioOfTotals(c.totals(k, arm, numbers, f), c.totals(k, base, numbers, f))
 	}
 	return intervalOf(over(c.sampled(k, arm, numbers, f), c.sampled(k, base, numbers, f)), c.units(k, arm, numbers, f))
 }
@@ -55,7 +97,7 @@ func (c *comparison) worst(k combination, arm, base string, f figure) interval {
 	if len(numbers) == 0 {
 		return unmeasured
 	}
-	greatest := make([]float64, 1+resamples)
+	greatest := make([]float64, 1+2*resamples)
 	for i := range greatest {
 		greatest[i] = none
 	}
@@ -105,5 +147,5 @@ func (c *comparison) less(k combination, arm string, f figure, by float64) bool 
 }
 
 func (c *comparison) beyondNoise(k combination, arm string, f figure) bool {
-	return arm == Again || c.ratio(k, arm, Stock, f).beyond(c.ratio(k, Again, Stock, f))
+	return c.ratio(k, arm, Stock, f).beyond(c.ratio(k, Again, Stock, f))
 }

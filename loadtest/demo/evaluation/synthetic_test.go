@@ -17,6 +17,8 @@ type synthetic struct {
 	arms     map[string]float64
 	// noise is by how much a response time is off at most, as a share of it.
 	noise float64
+	// blockNoise is by how much all response times of an arm's block are off at most.
+	blockNoise float64
 }
 
 const syntheticInputs = 5
@@ -63,7 +65,11 @@ func (s synthetic) block(k combination, number, order int, arm string, alone []A
 	}
 	schedule := rand.New(rand.NewPCG(s.seed, uint64(number)))
 	own := rand.New(rand.NewPCG(s.seed, uint64(1000*number+len(arm)*17+order)))
-	factor := func() float64 { return s.arms[arm] * (1 + s.noise*(2*own.Float64()-1)) }
+	whole := s.arms[arm]
+	if s.blockNoise > 0 {
+		whole *= 1 + s.blockNoise*(2*own.Float64()-1)
+	}
+	factor := func() float64 { return whole * (1 + s.noise*(2*own.Float64()-1)) }
 	for n := range s.requests {
 		a := alone[schedule.IntN(len(alone))]
 		b.Requests = append(b.Requests, Request{
