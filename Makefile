@@ -42,7 +42,7 @@ ifdef CLUSTER
 demo: images-to-push bin/demo ## Compare stock Knative, Libra and no limits on the box, with a table and a report (9 min); CLUSTER=<context> IMAGES=<repo> for another cluster, DEMO=--help for options.
 	bin/demo run $(ON_CLUSTER) --out out/demo $(DEMO)
 else
-demo: box-up bin/demo ## Compare stock Knative, Libra and no limits on the box, with a table and a report (9 min); CLUSTER=<context> IMAGES=<repo> for another cluster, DEMO=--help for options.
+demo: box-up bin/demo
 	$(BOX) load --out out/images.json
 	bin/demo run $(ON_BOX) --out out/demo $(DEMO)
 endif
@@ -83,8 +83,8 @@ lint: $(VENV)/.stamp ## Linters: Go, Python, and the English of the docs.
 	go vet ./... && go vet -tags e2e,skew,install ./loadtest/e2e/... ./loadtest/skew/... ./loadtest/install/...
 	go run $(STATICCHECK) -tags e2e,skew,install ./...
 	@: Go passes over a folder whose name begins so.
-	@mkdir -p out && go run $(CONTROLLER_GEN) object paths=./pkg/api/... output:dir=out/_generated crd paths=./pkg/api/... output:crd:dir=out/_generated && \
-	  diff out/_generated/zz_generated.deepcopy.go pkg/api/v1alpha1/ && ( for crd in out/_generated/*.yaml; do diff $$crd manifests/base/crds/ || exit 1; done ) || { echo "not as their types say: make generate"; exit 1; }
+	@rm -rf out/_generated && mkdir -p out && go run $(CONTROLLER_GEN) object paths=./pkg/api/... output:dir=out/_generated crd paths=./pkg/api/... output:crd:dir=out/_generated && \
+	  diff out/_generated/zz_generated.deepcopy.go pkg/api/v1alpha1/ && diff <(cd out/_generated && ls *.yaml) <(cd manifests/base/crds && ls libra.dev_*.yaml) && ( for crd in out/_generated/*.yaml; do diff $$crd manifests/base/crds/ || exit 1; done ) || { echo "not as their types say: make generate"; exit 1; }
 	cd loadtest/box && go vet $(BOX_PACKAGES) && go run $(STATICCHECK) $(BOX_PACKAGES)
 	cd loadtest/box/dns && go vet ./...
 	cd $(SCHEDULER) && go vet -tags bench ./... && go run $(STATICCHECK) -tags bench ./...

@@ -74,7 +74,12 @@ func run(m *testing.M) int {
 	if redisServer, err = redisAs(context.Background(), libraNamespace, redisAdmin, credentials); err != nil {
 		log.Fatalf("Redis: %v; `make e2e` installs with --redis-auth", err)
 	}
-	return m.Run()
+	code := m.Run()
+	if refused, err := refusedRights(context.Background()); err != nil || len(refused) > 0 {
+		log.Printf("FAIL: Redis refused a part what it asked for: %q, %v", refused, err)
+		return max(code, 1)
+	}
+	return code
 }
 
 // The durations of requests are printed, not judged: on a busy machine the few requests of a

@@ -64,16 +64,6 @@ func TestMemoryBeyondTheLimit(t *testing.T) {
 		}
 	}
 	stock := deployHolder(ctx, t, namespaces[0], false)
-	t.Cleanup(func() {
-		// All at once: a pod takes half a minute to end, and the clean-up of each Service waits for that.
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		for _, namespace := range namespaces {
-			if err := knative.ServingV1().Services(namespace).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
-				t.Errorf("removing the Services of %s: %v", namespace, err)
-			}
-		}
-	})
 	expectOOMKill(ctx, t, stock)
 
 	var mu sync.Mutex

@@ -13,6 +13,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/rand"
+	"k8s.io/utils/ptr"
 	"knative.dev/serving/pkg/apis/serving"
 	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
 
@@ -157,6 +158,7 @@ func deployChanged(ctx context.Context, t *testing.T, namespace, of, prefix stri
 // nameOf returns the predictor's name for a function.
 func nameOf(revision *servingv1.Revision) string { return revision.Namespace + "/" + revision.Name }
 
+// removeService removes a function without the half minute that its pods have to drain.
 func removeService(t *testing.T, namespace, name string) {
 	t.Helper()
 	// The test's own context is done when a clean-up runs.
@@ -164,15 +166,14 @@ func removeService(t *testing.T, namespace, name string) {
 	defer cancel()
 	// The error does not matter if there is no Service, and shows below if there is one.
 	_ = knative.ServingV1().Services(namespace).Delete(ctx, name, metav1.DeleteOptions{})
+	selector := metav1.ListOptions{LabelSelector: serving.ServiceLabelKey + "=" + name}
 	eventually(t, 2*time.Minute, "end of the pods of "+name, func() error {
-		pods, err := kube.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: serving.ServiceLabelKey + "=" + name})
-		if err != nil {
+		pods, err := kube.CoreV1().Pods(namespace).List(ctx, selector)
+		if err != nil || len(pods.Items) == 0 {
 			return err
 		}
-		if len(pods.Items) > 0 {
-			return fmt.Errorf("%d are left", len(pods.Items))
-		}
-		return nil
+		err = kube.CoreV1().Pods(namespace).DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}, selector)
+		return errors.Join(fmt.Errorf("%d are left", len(pods.Items)), err)
 	})
 }
 

@@ -105,26 +105,7 @@ func deployPlaced(ctx context.Context, t *testing.T, namespace, tag string) stri
 		metav1.SetMetaDataLabel(&template.ObjectMeta, api.PlacementLabel, tag)
 		template.Spec.ContainerConcurrency = ptr.To[int64](4)
 	})
-	service := revision.Labels[serving.ServiceLabelKey]
-	t.Cleanup(func() { removeNow(context.WithoutCancel(ctx), t, namespace, service) })
-	return service
-}
-
-// removeNow removes a function without the half minute that its pods have to drain.
-func removeNow(ctx context.Context, t *testing.T, namespace, service string) {
-	t.Helper()
-	if err := knative.ServingV1().Services(namespace).Delete(ctx, service, metav1.DeleteOptions{}); err != nil {
-		t.Errorf("removing the Service %s: %v", service, err)
-	}
-	selector := metav1.ListOptions{LabelSelector: serving.ServiceLabelKey + "=" + service}
-	eventually(t, time.Minute, "end of the pods of "+service, func() error {
-		pods, err := kube.CoreV1().Pods(namespace).List(ctx, selector)
-		if err != nil || len(pods.Items) == 0 {
-			return err
-		}
-		err = kube.CoreV1().Pods(namespace).DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}, selector)
-		return errors.Join(fmt.Errorf("%d are left", len(pods.Items)), err)
-	})
+	return revision.Labels[serving.ServiceLabelKey]
 }
 
 func followsPolicy(t *testing.T, namespace, service, tag string) {

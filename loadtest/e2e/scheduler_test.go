@@ -47,7 +47,6 @@ func TestFunctionsAreScheduledByLibra(t *testing.T) {
 		template.Spec.SchedulerName = schedulerName
 	})
 	name := revision.Labels[serving.ServiceLabelKey]
-	t.Cleanup(func() { removeNow(context.WithoutCancel(ctx), t, namespace, name) })
 	pod := podOf(ctx, t, namespace, findIn(ctx, t, namespace, name))
 	if pod.Spec.SchedulerName != schedulerName {
 		t.Errorf("pod %s names the scheduler %q, want %s", pod.Name, pod.Spec.SchedulerName, schedulerName)

@@ -1,5 +1,3 @@
-//go:build install
-
 package install
 
 import (
@@ -10,7 +8,6 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// TestChanges tests the comparison alone, and needs no box.
 func TestChanges(t *testing.T) {
 	of := func(text string) object {
 		var o unstructured.Unstructured

@@ -1,5 +1,3 @@
-//go:build install
-
 package install
 
 import (
@@ -8,14 +6,10 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
-
-// settle is how long controllers may take to come to rest after a change.
-const settle = 30 * time.Second
 
 // byThemselves has the ends of the paths of fields that change without anybody's doing.
 var byThemselves = []string{
@@ -33,14 +27,6 @@ var ofNodes = []string{".status.images", ".metadata.managedFields[kubelet Update
 
 // object has the fields of one object of the cluster.
 type object map[string]string // values by the paths of fields
-
-// fields returns all objects of the cluster by kind and name, field by field, managed fields included.
-func (u *user) fields() map[string]object {
-	u.Helper()
-	all := map[string]object{}
-	u.each(func(name string, o unstructured.Unstructured) { all[name] = fieldsOf(o) })
-	return all
-}
 
 func fieldsOf(o unstructured.Unstructured) object {
 	fields := object{}
@@ -85,16 +71,6 @@ func flatten(to object, path string, value any) {
 		}
 	default:
 		to[path] = fmt.Sprint(value)
-	}
-}
-
-// changed returns which fields of which objects differ from before, once controllers have come to rest.
-func (u *user) changed(before map[string]object) []string {
-	u.Helper()
-	for deadline := time.Now().Add(settle); ; <-time.After(time.Second) {
-		if found := changes(before, u.fields()); len(found) == 0 || time.Now().After(deadline) {
-			return found
-		}
 	}
 }
 

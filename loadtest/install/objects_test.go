@@ -7,12 +7,16 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
+
+// settle is how long controllers may take to come to rest after a change.
+const settle = 30 * time.Second
 
 // passing are the kinds whose objects come and go by themselves.
 var passing = []string{
@@ -44,6 +48,24 @@ func (u *user) each(visit func(name string, o unstructured.Unstructured)) {
 			for _, o := range objects.Items {
 				visit(fmt.Sprintf("%s %s/%s", r.Name, o.GetNamespace(), o.GetName()), o)
 			}
+		}
+	}
+}
+
+// fields returns all objects of the cluster by kind and name, field by field, managed fields included.
+func (u *user) fields() map[string]object {
+	u.Helper()
+	all := map[string]object{}
+	u.each(func(name string, o unstructured.Unstructured) { all[name] = fieldsOf(o) })
+	return all
+}
+
+// changed returns which fields of which objects differ from before, once controllers have come to rest.
+func (u *user) changed(before map[string]object) []string {
+	u.Helper()
+	for deadline := time.Now().Add(settle); ; <-time.After(time.Second) {
+		if found := changes(before, u.fields()); len(found) == 0 || time.Now().After(deadline) {
+			return found
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
+	"k8s.io/apimachinery/pkg/util/version"
 
 	"libra.dev/libra/loadtest/box/build"
 	"libra.dev/libra/loadtest/box/image"
@@ -74,7 +75,11 @@ func (r Release) Build(ctx context.Context, l layout.Layout, root string, log Lo
 // check validates the release's settings and returns the reference of Redis's image.
 func (r Release) check(root string) (redis string, err error) {
 	if r.Registry == "" || r.Version == "" {
-		return "", fmt.Errorf("registry %q, version %q: a release needs both, such as ghcr.io/example/libra and v1.0.0", r.Registry, r.Version)
+		return "", fmt.Errorf("registry %q, version %q: a release needs both, such as ghcr.io/example/libra and 0.1.0", r.Registry, r.Version)
+	}
+	// As the files of the release want it: images must not be pushed for a release that cannot be made.
+	if v, err := version.ParseSemantic(r.Version); err != nil || v.String() != r.Version {
+		return "", fmt.Errorf("version %q: want a semantic version without a v, such as 0.1.0 or 0.2.0-rc.1", r.Version)
 	}
 	if _, err := name.NewTag(r.named("libra-agent")); err != nil {
 		return "", fmt.Errorf("registry %q and version %q do not make the name of an image: %w", r.Registry, r.Version, err)

@@ -54,7 +54,7 @@ func readJSON(t *testing.T, path string, v any) {
 func TestReleaseWrite(t *testing.T) {
 	var first map[string]string
 	for range 2 {
-		r := Release{Registry: "registry.example/libra/", Version: "v1.0.0", Architectures: Architectures(), Out: t.TempDir()}
+		r := Release{Registry: "registry.example/libra/", Version: "1.0.0", Architectures: Architectures(), Out: t.TempDir()}
 		x := agents(t, map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64})
 		if err := r.write([]string{"libra-agent"}, map[string]image.Index{"libra-agent": x}, "redis:7@sha256:aa", t.Logf); err != nil {
 			t.Fatal(err)
@@ -82,7 +82,7 @@ func TestReleaseWrite(t *testing.T) {
 }
 
 func TestReleaseRefusesOtherPrograms(t *testing.T) {
-	r := Release{Registry: "registry.example/libra", Version: "v1.0.0", Out: t.TempDir()}
+	r := Release{Registry: "registry.example/libra", Version: "1.0.0", Out: t.TempDir()}
 	x := agents(t, map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_X86_64})
 	err := r.write([]string{"libra-agent"}, map[string]image.Index{"libra-agent": x}, "", t.Logf)
 	if err == nil || !strings.Contains(err.Error(), "image libra-agent: an image for arm64: /agent is for EM_X86_64") {
@@ -101,7 +101,8 @@ func TestReleaseChecksSettings(t *testing.T) {
 	}{
 		{"no registry", Release{Version: "v1"}, `registry "", version "v1": a release needs both`},
 		{"no version", Release{Registry: "ghcr.io/x"}, "a release needs both"},
-		{"no tag", Release{Registry: "ghcr.io/x", Version: "one two"}, `version "one two" do not make the name`},
+		{"with a v", Release{Registry: "ghcr.io/x", Version: "v1.0.0"}, `version "v1.0.0": want a semantic version without a v`},
+		{"no name", Release{Registry: "ghcr.io/x y", Version: "1.0.0"}, `do not make the name of an image`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			err := tc.release.Build(t.Context(), layout.Layout{}, t.TempDir(), t.Logf)
