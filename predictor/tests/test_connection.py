@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import PREDICTOR, PredictorServer, RedisServer, eventually, free_port
+from conftest import PREDICTOR, PredictorServer, RedisServer, eventually, free_port, in_time
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -163,15 +163,22 @@ async def learn(connection: Connection, append: Callable[[], object]) -> None:
     await lock.release(hold)
 
 
+def sockets() -> int:
+    """How many sockets this process has open."""
+    return sum(fd.is_socket() for fd in Path("/proc/self/fd").iterdir())
+
+
 def play(server: Secured, scene: Callable[[Connection, Callable[[], object]], Awaitable[None]]) -> None:
     async def run() -> None:
+        server.command("PING")  # its client keeps that connection
+        before = sockets()
         connection = server.connect()
         try:
             await scene(connection, server.observe)
         finally:
             await connection.close()
             # The client does not wait until a connection that was refused has ended its TLS.
-            await asyncio.sleep(0.1)
+            await in_time("end of all connections", lambda: sockets() <= before)
 
     asyncio.run(run())
 
