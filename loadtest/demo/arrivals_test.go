@@ -1,6 +1,7 @@
 package main
 
 import (
+	"math"
 	"slices"
 	"testing"
 	"time"
@@ -27,28 +28,51 @@ func TestArrivalsFollowFromTheirSeed(t *testing.T) {
 	})
 }
 
-// Over a long time there are as many arrivals as were asked for,
-// in bursts.
+// A block has as many arrivals as were asked for, in bursts, and as many for each function, copy
+// and input.
 func TestArrivalsHaveTheirRate(t *testing.T) {
-	const rate = 50
-	all := arrivals(1, rate, 1000*time.Second, fewCallees)
-	if n := len(all); n < 49_000 || n > 51_000 {
-		t.Errorf("%d in 1000 s, want about %d", n, 1000*rate)
-	}
-	burst, sets := 0, map[int]int{}
+	rapid.Check(t, func(t *rapid.T) {
+		seed, rate := rapid.Uint64().Draw(t, "seed"), rapid.Float64Range(0.1, 100).Draw(t, "rate")
+		length := time.Duration(rapid.IntRange(1, 60).Draw(t, "seconds")) * time.Second
+		all := arrivals(seed, rate, length, fewCallees)
+		want := 0.0
+		for s := range int(length / time.Second) {
+			if s%10 < 5 {
+				want += 0.6 * rate
+			} else {
+				want += 1.4 * rate
+			}
+		}
+		if math.Abs(float64(len(all))-want) > 0.51 {
+			t.Errorf("%d in %v, want %.2f", len(all), length, want)
+		}
+		counts := map[string][]int{"functions": make([]int, 2)}
+		for _, f := range fewCallees.functions {
+			counts["inputs of "+f], counts["copies of "+f] = make([]int, 8), make([]int, 4)
+		}
+		for _, a := range all {
+			counts["functions"][slices.Index(fewCallees.functions, a.function)]++
+			counts["inputs of "+a.function][a.input]++
+			counts["copies of "+a.function][a.set-1]++
+		}
+		for of, n := range counts {
+			if slices.Max(n)-slices.Min(n) > 1 {
+				t.Errorf("%s: %v", of, n)
+			}
+		}
+	})
+}
+
+func TestArrivalsComeInBursts(t *testing.T) {
+	all := arrivals(1, 50, 1000*time.Second, fewCallees)
+	burst := 0
 	for _, a := range all {
-		sets[a.set]++
 		if a.at/burstPhase%2 == 1 {
 			burst++
 		}
 	}
 	if share := float64(burst) / float64(len(all)); share < 0.69 || share > 0.71 {
 		t.Errorf("%.3f of them are in bursts, want 0.7", share)
-	}
-	for set, n := range sets {
-		if n < 11_500 || n > 13_500 {
-			t.Errorf("set %d has %d of them, want a quarter", set, n)
-		}
 	}
 }
 

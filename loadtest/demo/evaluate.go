@@ -30,12 +30,15 @@ var evaluationParts = []string{evaluation.PartRequests, evaluation.PartBystander
 // evaluationLoads are the values that --loads accepts.
 var evaluationLoads = []int{loadLow, loadMiddle, loadHigh, loadOver}
 
+// evaluationPods are the values that --pods accepts.
+var evaluationPods = []int{10, 40}
+
 // evaluateOptions are the evaluation's flags beyond the demo's.
 type evaluateOptions struct {
 	quick, ablations, again bool
 	limit                   time.Duration
 	parts, without          []string
-	loads                   []int
+	loads, pods             []int
 	blocks                  int
 }
 
@@ -92,6 +95,7 @@ Run it from the root of the repository. You can run it again at any time.`,
 	f.StringSliceVar(&e.parts, "parts", evaluationParts, "parts of the evaluation")
 	f.StringSliceVar(&e.without, "without", nil, "arms to leave out")
 	f.IntSliceVar(&e.loads, "loads", evaluationLoads, "loads, in percent of the node's CPU that the platform leaves")
+	f.IntSliceVar(&e.pods, "pods", evaluationPods, "pods that serve the requests; the parts memory and cost have numbers of their own")
 	f.IntVar(&e.blocks, "blocks", 0, fmt.Sprintf("blocks of each arm that a goal is about (default: %d; quick %d)", full.blocks, quick.blocks))
 	f.BoolVar(&e.again, "report-only", false, "measure nothing; rewrite the report of an earlier evaluation from its results in --out")
 	return cmd
@@ -158,8 +162,13 @@ func (e *evaluate) check() error {
 	if e.ablations {
 		e.plan, parts = ablationPlan(l), []string{evaluation.PartAblations, evaluation.PartBystanders}
 	}
-	if e.plan = e.plan.only(parts, e.loads, e.without); len(e.plan) == 0 {
-		errs = append(errs, errors.New("--parts, --loads and --without leave nothing to measure"))
+	if e.plan = e.plan.only(parts, e.loads, e.pods, e.without); len(e.plan) == 0 {
+		errs = append(errs, errors.New("--parts, --loads, --pods and --without leave nothing to measure"))
+	}
+	for _, pods := range e.pods {
+		if !slices.Contains(evaluationPods, pods) {
+			errs = append(errs, fmt.Errorf("--pods has %d; want some of %v", pods, evaluationPods))
+		}
 	}
 	if e.limit == 0 {
 		e.limit = fullTime

@@ -96,9 +96,10 @@ func TestTheEvaluationSaysWhatIsWrongWithItsFlags(t *testing.T) {
 		}, []string{"--parts", "speed", "bystanders", "--without", "magic", "no_limits", "--limit"}},
 		"nothing":     {func(_ *options, e *evaluateOptions) { e.parts = nil }, []string{"nothing to measure"}},
 		"one load":    {func(_ *options, e *evaluateOptions) { e.loads, e.blocks = []int{90}, 6 }, nil},
+		"some pods":   {func(_ *options, e *evaluateOptions) { e.pods = []int{10, 20} }, []string{"--pods", "20", "[10 40]"}},
 		"half a load": {func(_ *options, e *evaluateOptions) { e.loads, e.blocks = []int{50}, -1 }, []string{"--loads", "50", "[15 40 90 120]", "--blocks"}},
 	} {
-		o, eo := options{}, evaluateOptions{parts: evaluationParts, loads: evaluationLoads}
+		o, eo := options{}, evaluateOptions{parts: evaluationParts, loads: evaluationLoads, pods: evaluationPods}
 		c.change(&o, &eo)
 		e := &evaluate{demo: newDemo(o, &strings.Builder{}), evaluateOptions: eo}
 		err := e.check()

@@ -468,14 +468,16 @@ func ablationPlan(l lengths) timePlan {
 	}}}
 }
 
-// only keeps the named parts and loads, and leaves out the arms in without.
-func (p timePlan) only(parts []string, loads []int, without []string) timePlan {
+// only keeps the named parts and loads, and 10 or 40 pods only if they are among pods. It leaves out the
+// arms in without.
+func (p timePlan) only(parts []string, loads, pods []int, without []string) timePlan {
 	var kept timePlan
 	for _, ph := range p {
 		var combinations []combination
 		for _, c := range ph.combinations {
 			c.arms = slices.DeleteFunc(slices.Clone(c.arms), func(t turn) bool { return slices.Contains(without, t.arm) })
-			if slices.Contains(parts, c.part) && slices.Contains(loads, c.load) && len(c.arms) > 0 {
+			chosen := slices.Contains(pods, c.pods) || !slices.Contains(evaluationPods, c.pods)
+			if slices.Contains(parts, c.part) && slices.Contains(loads, c.load) && chosen && len(c.arms) > 0 {
 				combinations = append(combinations, c)
 			}
 		}

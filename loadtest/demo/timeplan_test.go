@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -198,19 +199,32 @@ func TestAQuickRunHasTimeForABusyNode(t *testing.T) {
 }
 
 func TestOnlyKeepsTheNamedParts(t *testing.T) {
-	p := plan(quick).only([]string{evaluation.PartMemory}, evaluationLoads, []string{evaluation.VPA})
+	p := plan(quick).only([]string{evaluation.PartMemory}, evaluationLoads, nil, []string{evaluation.VPA})
 	if len(p) != 1 || p[0].name != phaseMemory || len(p.arms()) != 4 {
 		t.Errorf("got %+v", p)
 	}
 }
 
 func TestOnlyKeepsTheNamedLoads(t *testing.T) {
-	for _, ph := range plan(quick).only(evaluationParts, []int{loadHigh}, nil) {
+	for _, ph := range plan(quick).only(evaluationParts, []int{loadHigh}, evaluationPods, nil) {
 		for _, c := range ph.combinations {
 			if c.load != loadHigh {
 				t.Errorf("got %s", c)
 			}
 		}
+	}
+}
+
+func TestOnlyKeepsTheNamedPods(t *testing.T) {
+	pods := map[int]bool{}
+	for _, ph := range plan(full).only(evaluationParts, evaluationLoads, []int{40}, nil) {
+		for _, c := range ph.combinations {
+			pods[c.pods] = true
+		}
+	}
+	// What has a number of its own is kept.
+	if !maps.Equal(pods, map[int]bool{40: true, 1: true, 0: true}) {
+		t.Errorf("got %v", pods)
 	}
 }
 

@@ -53,11 +53,23 @@ func (g Goal) Ratio(ratio, again Interval, tolerance float64) (v Verdict, why st
 	case math.Abs(again.Estimate-1) > tolerance:
 		return NotKnown, fmt.Sprintf("stock again is %.2f of stock, more than %.0f %% away", again.Estimate, 100*tolerance)
 	case !ratio.Narrow(tolerance):
-		return NotKnown, fmt.Sprintf("the interval is wider than ±%.0f %%", 100*tolerance)
+		return NotKnown, fmt.Sprintf("the interval is wider than ±%.0f %%%s", 100*tolerance, g.side(ratio))
 	case g.reached(ratio.Estimate):
 		return Holds, ""
 	default:
 		return DoesNotHold, ""
+	}
+}
+
+// side says on which side of the goal all of an interval is.
+func (g Goal) side(in Interval) string {
+	switch v, _ := g.Absolute(in); v {
+	case Holds:
+		return ", and all of it within the goal"
+	case DoesNotHold:
+		return ", and all of it beyond the goal"
+	default:
+		return ""
 	}
 }
 
