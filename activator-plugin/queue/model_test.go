@@ -113,7 +113,7 @@ func model(requests []arrival, concurrency, depth int) []fate {
 			if len(running) < concurrency {
 				begin(i, h.at)
 			} else {
-				waiting = append(waiting, key{predicted + came[i]/20, i})
+				waiting = append(waiting, key{predicted + came[i]/50, i})
 			}
 		}
 	}

@@ -52,7 +52,7 @@ func TestWhoGoesFirst(t *testing.T) {
 	}{
 		{"the shortest", []Request{{Predicted: second(3)}, {Predicted: second(1)}, {Predicted: second(2)}}, []int{1, 2, 0}},
 		{"as they came, when alike", []Request{{Predicted: second(1)}, {Predicted: second(1)}, {Predicted: second(1)}}, []int{0, 1, 2}},
-		{"a second of waiting is worth 50 ms", []Request{{Predicted: second(1)}, {Predicted: second(.951)}, {Predicted: second(.899)}}, []int{2, 0, 1}},
+		{"a second of waiting is worth 20 ms", []Request{{Predicted: second(1)}, {Predicted: second(.981)}, {Predicted: second(.959)}}, []int{2, 0, 1}},
 		{"as they came, when nothing is known", []Request{{}, {}, {}}, []int{0, 1, 2}},
 		{"one of which nothing is known is as those of which something is",
 			[]Request{{Predicted: second(4)}, {}, {Predicted: second(3)}, {Predicted: second(5)}}, []int{2, 0, 1, 3}},
@@ -174,8 +174,8 @@ func TestAgeingBoundsTheWait(t *testing.T) {
 					time.Sleep(lasts)
 				}
 				all.Wait()
-				// 1 s of predicted time is worth 20 s; those that came just within them, too.
-				if least, most := 15*time.Second, 20*time.Second+4*lasts; waited < least || waited > most {
+				// 1 s of predicted time is worth 50 s; those that came just within them, too.
+				if least, most := 45*time.Second, 50*time.Second+4*lasts; waited < least || waited > most {
 					t.Errorf("the long request waited for %v, want %v to %v", waited, least, most)
 				}
 			})

@@ -109,7 +109,7 @@ func (s *simNode) next(pod int) int {
 	if !s.ordered {
 		return 0
 	}
-	key := func(r *simRequest) time.Duration { return r.predicted - (s.now-r.at)/20 }
+	key := func(r *simRequest) time.Duration { return r.predicted - (s.now-r.at)/50 }
 	least := 0
 	for i, r := range s.waiting[pod] {
 		if key(r) < key(s.waiting[pod][least]) {
