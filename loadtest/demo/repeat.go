@@ -27,7 +27,7 @@ func (e *evaluate) quietly(ctx context.Context, length, rest time.Duration, meas
 	if err != nil || !first.Disturbed() {
 		return first, err
 	}
-	taken := fmt.Sprintf("the hypervisor took %.0f %% of the CPU in block %d", 100*first.CPU.StolenShare(), e.measured)
+	taken := fmt.Sprintf("the hypervisor took %.1f %% of the CPU in block %d", 100*first.CPU.StolenShare(), e.measured)
 	if !mayRepeat(e.repeated, time.Since(e.start), e.left(), rest+length) {
 		e.say("%s; no time to measure it again", taken)
 		return first, nil

@@ -17,7 +17,7 @@ import (
 func TestRecordedRuns(t *testing.T) {
 	const recorded = "../../../docs/evaluation"
 	for run, by := range map[string]func(dir string, out io.Writer, title string, d Data) error{
-		recorded: WriteReport, filepath.Join(recorded, "idle"): WriteReport, filepath.Join(recorded, "memory"): WriteReport,
+		recorded: WriteReport, filepath.Join(recorded, "full-node"): WriteReport, filepath.Join(recorded, "idle"): WriteReport, filepath.Join(recorded, "memory"): WriteReport,
 		filepath.Join(recorded, "nodes"): WritePlacements,
 	} {
 		t.Run(filepath.Base(run), func(t *testing.T) {
