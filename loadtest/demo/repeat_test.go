@@ -13,14 +13,16 @@ func TestABlockIsMeasuredAgainWhenTheHypervisorTookItsCPU(t *testing.T) {
 	const length = time.Minute
 	broken := errors.New("no pod is ready")
 	for name, c := range map[string]struct {
-		stolen []float64 // in each measurement of the block, beside 99.5 core-seconds that it had
+		load   int
+		stolen []float64 // in each measurement of the block, beside 98 core-seconds that it had
 		second error
 		limit  time.Duration
 		want   float64
 		times  int
 	}{
 		"nothing was taken":       {stolen: []float64{0}, limit: time.Hour, want: 0, times: 1},
-		"so much may be":          {stolen: []float64{0.5}, limit: time.Hour, want: 0.5, times: 1},
+		"so much may be":          {stolen: []float64{2}, limit: time.Hour, want: 2, times: 1},
+		"not from a full node":    {load: 90, stolen: []float64{2, 0.4}, limit: time.Hour, want: 0.4, times: 2},
 		"the second had more":     {stolen: []float64{9, 1}, limit: time.Hour, want: 1, times: 2},
 		"the first had more":      {stolen: []float64{4, 9}, limit: time.Hour, want: 4, times: 2},
 		"the second is not there": {stolen: []float64{4, 0}, second: broken, limit: time.Hour, want: 4, times: 2},
@@ -35,7 +37,7 @@ func TestABlockIsMeasuredAgainWhenTheHypervisorTookItsCPU(t *testing.T) {
 			if times++; times == 2 && c.second != nil {
 				return evaluation.Block{}, c.second
 			}
-			return evaluation.Block{CPU: evaluation.Usage{Node: 99.5, Stolen: stolen}}, nil
+			return evaluation.Block{Load: c.load, CPU: evaluation.Usage{Node: 98, Stolen: stolen}}, nil
 		})
 		if err != nil || times != c.times || b.CPU.Stolen != c.want {
 			t.Errorf("%s: measured %d times, kept the one with %v taken: %v; want %d, %v", name, times, b.CPU.Stolen, err, c.times, c.want)

@@ -59,7 +59,7 @@ func (c *comparison) goalsSection() section {
 	}
 	return section{Title: "Libra's goals", brief: true, Text: []string{
 		fmt.Sprintf("Of %d goals, %d hold, %d do not, and %d are not known.", len(all), count[stats.Holds], count[stats.DoesNotHold], count[stats.NotKnown]),
-		fmt.Sprintf("A goal holds when the measured ratio meets its bound and the measurement is certain: the ratio's 95 %% interval is no wider than ±5 %% (±10 %% for a P99), stock measured again differs from stock by no more than that, and in no block of the policies that it compares did the hypervisor take more than %s of the CPU. A goal without a certain measurement is not known, however good or bad the ratio looks.", mostStolenText),
+		fmt.Sprintf("A goal holds when the measured ratio meets its bound and the measurement is certain: the ratio's 95 %% interval is no wider than ±5 %% (±10 %% for a P99), stock measured again differs from stock by no more than that, and in no block of the policies that it compares did the hypervisor take more than %s. A goal without a certain measurement is not known, however good or bad the ratio looks.", mostStolenText),
 	}, Tables: []table{t}}
 }
 
@@ -144,7 +144,7 @@ func (c *comparison) measured() section {
 		}
 	}
 	if disturbed > 0 {
-		s.Text = append(s.Text, fmt.Sprintf("Blocks in which the hypervisor took more than %s of the CPU that this machine had use for: %d. Their figures say as much about the machine's neighbours.", mostStolenText, disturbed))
+		s.Text = append(s.Text, fmt.Sprintf("Blocks in which the hypervisor took more than %s that this machine had use for: %d. Their figures say as much about the machine's neighbours.", mostStolenText, disturbed))
 	}
 	if late > 0 {
 		s.Text = append(s.Text, fmt.Sprintf("Blocks in which more than %s of the requests were sent more than %d ms late: %d. Their load was not that of their schedules.", percentText(mostLate), lateMS, late))

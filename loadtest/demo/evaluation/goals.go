@@ -125,7 +125,7 @@ func (c *comparison) disturbed(k combination, arms ...string) string {
 	if n == 0 {
 		return ""
 	}
-	return fmt.Sprintf("the hypervisor took more than %s of the CPU in %d of the blocks", mostStolenText, n)
+	return fmt.Sprintf("the hypervisor took too much of the CPU in %d of the blocks", n)
 }
 
 func undecided(all []judged) int {

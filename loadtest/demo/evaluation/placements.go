@@ -174,7 +174,7 @@ func (p *placed) goal() section {
 		judge(p.comparison, k, p99Computing, stats.Goal{Bound: p99NoMoreThan})
 	}
 	return section{Title: "The goals of coverage", brief: true, Tables: []table{t}, Text: []string{
-		fmt.Sprintf("Under the source owners, coverage should borrow at least %.1f times as much as hash, and should be slower at no load by more than the noise of such a figure: 5 %% (10 %% for a P99). The whole interval decides: if it contains the bound, the verdict is not known. Nor is it known if hash again is as far from hash as coverage is from the bound, or if the hypervisor took more than %s of the CPU in a block of either.", coverageBorrows, mostStolenText),
+		fmt.Sprintf("Under the source owners, coverage should borrow at least %.1f times as much as hash, and should be slower at no load by more than the noise of such a figure: 5 %% (10 %% for a P99). The whole interval decides: if it contains the bound, the verdict is not known. Nor is it known if hash again is as far from hash as coverage is from the bound, or if the hypervisor took more than %s in a block of either.", coverageBorrows, mostStolenText),
 	}}
 }
 
