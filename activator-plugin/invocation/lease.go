@@ -77,7 +77,7 @@ func (l *lifecycle) renewOne(ctx context.Context, node string) {
 	}
 }
 
-// noteHealth notes how the renewal of a node went, and logs when the pool is back. The caller must hold mu.
+// noteHealth notes how the renewal of a node went. The caller must hold mu.
 // Only renewals tell: the deadlines of a Begin and of an End are so short that a busy machine misses them.
 func (l *lifecycle) noteHealth(node string, err error) {
 	if err != nil {
@@ -85,18 +85,21 @@ func (l *lifecycle) noteHealth(node string, err error) {
 		return
 	}
 	delete(l.silent, node)
-	if l.away && len(l.silent) == 0 {
-		l.away = false
-		l.logger.Info("The pool answers again for all nodes")
-	}
+	l.answered = true
 }
 
-// noteOutage logs when the pool goes away, for all nodes or for some. It looks once in a round, so that it can
-// say how many they are.
+// noteOutage logs when the pool goes away, for all nodes or for some, and when it is back. It looks once in a
+// round: within one, the nodes that are back may be known before those that are away from now on.
 func (l *lifecycle) noteOutage() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	answered := l.answered
+	l.answered = false
 	if l.away {
+		if answered && len(l.silent) == 0 {
+			l.away = false
+			l.logger.Info("The pool answers again for all nodes")
+		}
 		return
 	}
 	for node, err := range l.silent {

@@ -85,6 +85,8 @@ type lifecycle struct {
 	// silent has the nodes whose last renewal failed, and why. away says that this was logged.
 	silent map[string]error
 	away   bool
+	// answered says whether any node was renewed since the outage was last looked at.
+	answered bool
 	// lingering has, by node, the Ends that wait for a Begin.
 	lingering map[string][]*lingering
 }
