@@ -380,24 +380,31 @@ func (g *rig) debts() []string {
 	return files
 }
 
-// counted returns a counter's sum over the data points with an attribute value, if one is
-// given.
-func (g *rig) counted(name string, value string) int64 {
+// instrument returns what an instrument has recorded, once for each scope that has one of that name.
+func (g *rig) instrument(name string) (all []metricdata.Aggregation) {
 	g.Helper()
 	var data metricdata.ResourceMetrics
 	if err := g.metrics.Collect(g.ctx, &data); err != nil {
 		g.Fatalf("%v", err)
 	}
-	var sum int64
 	for _, scope := range data.ScopeMetrics {
 		for _, m := range scope.Metrics {
-			if m.Name != name {
-				continue
+			if m.Name == name {
+				all = append(all, m.Data)
 			}
-			for _, p := range m.Data.(metricdata.Sum[int64]).DataPoints {
-				if value == "" || slices.ContainsFunc(p.Attributes.ToSlice(), func(a attribute.KeyValue) bool { return a.Value.AsString() == value }) {
-					sum += p.Value
-				}
+		}
+	}
+	return all
+}
+
+// counted returns a counter's sum over the data points with an attribute value, if one is
+// given.
+func (g *rig) counted(name string, value string) (sum int64) {
+	g.Helper()
+	for _, data := range g.instrument(name) {
+		for _, p := range data.(metricdata.Sum[int64]).DataPoints {
+			if value == "" || slices.ContainsFunc(p.Attributes.ToSlice(), func(a attribute.KeyValue) bool { return a.Value.AsString() == value }) {
+				sum += p.Value
 			}
 		}
 	}
@@ -407,17 +414,9 @@ func (g *rig) counted(name string, value string) int64 {
 // countedSeconds returns the sum of a counter of time.
 func (g *rig) countedSeconds(name string) (sum float64) {
 	g.Helper()
-	var data metricdata.ResourceMetrics
-	if err := g.metrics.Collect(g.ctx, &data); err != nil {
-		g.Fatalf("%v", err)
-	}
-	for _, scope := range data.ScopeMetrics {
-		for _, m := range scope.Metrics {
-			if m.Name == name {
-				for _, p := range m.Data.(metricdata.Sum[float64]).DataPoints {
-					sum += p.Value
-				}
-			}
+	for _, data := range g.instrument(name) {
+		for _, p := range data.(metricdata.Sum[float64]).DataPoints {
+			sum += p.Value
 		}
 	}
 	return sum
@@ -426,17 +425,9 @@ func (g *rig) countedSeconds(name string) (sum float64) {
 // recorded returns how often a histogram of time was recorded.
 func (g *rig) recorded(name string) (count uint64) {
 	g.Helper()
-	var data metricdata.ResourceMetrics
-	if err := g.metrics.Collect(g.ctx, &data); err != nil {
-		g.Fatalf("%v", err)
-	}
-	for _, scope := range data.ScopeMetrics {
-		for _, m := range scope.Metrics {
-			if m.Name == name {
-				for _, p := range m.Data.(metricdata.Histogram[float64]).DataPoints {
-					count += p.Count
-				}
-			}
+	for _, data := range g.instrument(name) {
+		for _, p := range data.(metricdata.Histogram[float64]).DataPoints {
+			count += p.Count
 		}
 	}
 	return count

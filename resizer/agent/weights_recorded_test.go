@@ -123,6 +123,7 @@ func TestWeightsOnRecordedRequests(t *testing.T) {
 		over("weights alone", run.simulate(load, every, false, pool.QuickCPU))
 		over("the queue's order alone", run.simulate(load, nil, true, 0))
 		over("both, all requests told of", run.simulate(load, every, true, 0))
+		over("both, ranked by the least that is left", run.simulate(load, leastLeft, true, pool.QuickCPU))
 		if mean, short := over("both", run.simulate(load, every, true, pool.QuickCPU)); mean > 0.95 || short > 0.9 {
 			t.Errorf("at %d %% the mean slow-down is %.2f and the median of short requests %.2f over no limits, want 0.95 and 0.9 at most", load, mean, short)
 		}
