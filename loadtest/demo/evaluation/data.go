@@ -146,9 +146,9 @@ type Usage struct {
 }
 
 // mostStolen and mostStolenFull are the share of the CPU that a block had use for which the hypervisor may take: from a
-// node with room, and from one on which the load is at least fullLoad percent. What it takes is a sign of neighbours,
-// which also slow down what they leave: in docs/evaluation/full-node the mean slow-down was 1.9 times as much for each
-// hundredth that was taken from a block of 90 %, and 8 times as much in those of 120 %.
+// node with room, and from one on which the load is at least fullLoad percent. On a full node
+// little of it goes with much: in docs/evaluation/full-node the mean slow-down was 1.9 times as much with each hundredth
+// that was taken from a block of 90 %, and 8.1 times as much in those of 120 %.
 const (
 	mostStolen     = 0.02
 	mostStolenFull = 0.005

@@ -10,7 +10,8 @@ import (
 // load returns the section about the functions' requests in a combination.
 func (c *comparison) load(k combination, title string) section {
 	s := section{Title: title, draw: func() ([]figureDrawn, error) { return c.loadPlots(k) }}
-	s.Tables = []table{c.figuresTable(k), c.usageTable(k)}
+	s.Text = c.stealTold(k)
+	s.Tables = []table{c.figuresTable(k), c.usageTable(k), c.blocksTable(k)}
 	for _, base := range []string{NoLimits, Stock} {
 		if c.has(k, base) {
 			s.Tables = append(s.Tables, c.ratiosTable(k, base))
