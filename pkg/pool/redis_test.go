@@ -240,7 +240,12 @@ func TestAgentKeepsFewConnections(t *testing.T) {
 	}
 	const most = agentIdleMost + 1 // plus the one that waits
 	err := wait.PollUntilContextTimeout(ctx, 10*time.Millisecond, time.Minute, true,
-		func(context.Context) (bool, error) { return connections() <= others+most, nil })
+		func(ctx context.Context) (bool, error) {
+			// Calls that end at one moment may each find room for their connection. The next call closes one too
+			// many, and an agent makes some all the time.
+			_, err := r.Read(ctx, "node")
+			return connections() <= others+most, err
+		})
 	if err != nil {
 		t.Errorf("an agent keeps %d connections, want %d at most", connections()-others, most)
 	}
