@@ -23,15 +23,19 @@ import (
 
 var (
 	benchNodes  = flag.Int("nodes", 1000, "nodes")
-	benchPods   = flag.Int("pods", 300, "pods that each profile places per block")
-	benchBlocks = flag.Int("blocks", 12, "blocks, each of all profiles")
+	benchPods   = flag.Int("pods", 100, "pods that each profile places per block")
+	benchBlocks = flag.Int("blocks", 60, "blocks, each of all profiles")
 	benchOut    = flag.String("out", "../../../out/bench-scheduler", "folder for the results")
 	benchCommit = flag.String("commit", "unknown", "commit to name in the results")
 	benchSeed   = flag.Uint64("seed", 1, "random seed for the orders")
 )
 
-// stock is a profile like the default scheduler's, which runs in the same process.
-const stock = "stock"
+// stock is a profile like the default scheduler's, which runs in the same process. It looks at as many nodes as that
+// scheduler does, however many Libra's profile looks at.
+const (
+	stock        = "stock"
+	stockProfile = "- schedulerName: " + stock + "\n  percentageOfNodesToScore: 0\n"
+)
 
 // TestThroughput compares how fast the plugin's profile and stock, in turn, place pods of a function that borrows.
 func TestThroughput(t *testing.T) {
@@ -39,7 +43,7 @@ func TestThroughput(t *testing.T) {
 	for i := range *benchNodes {
 		nodes = append(nodes, fmt.Sprintf("node-%04d", i))
 	}
-	c := startCluster(t, api.SourceNode, "- schedulerName: "+stock+"\n", nodes...)
+	c := startCluster(t, api.SourceNode, stockProfile, nodes...)
 	c.beat(nodes)
 	c.observed("hungry", 3*cores)
 	c.await("all is heard of", func() bool {
