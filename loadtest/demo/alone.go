@@ -11,7 +11,6 @@ import (
 
 	"libra.dev/libra/loadtest/demo/evaluation"
 	"libra.dev/libra/pkg/api"
-	"libra.dev/libra/resizer/cgroup"
 )
 
 // aloneRuns is how often each input runs alone. The median counts.
@@ -27,7 +26,7 @@ func (e *evaluate) measureAlone(ctx context.Context, own *demo, p pool, function
 		return nil, err
 	}
 	defer m.close()
-	of := map[string][]cgroup.Container{}
+	of := containers{}
 	if m != nil {
 		of = m.functions
 	}

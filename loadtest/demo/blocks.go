@@ -17,7 +17,6 @@ import (
 	"libra.dev/libra/loadtest/demo/evaluation"
 	"libra.dev/libra/loadtest/functions/inputs"
 	"libra.dev/libra/pkg/api"
-	"libra.dev/libra/resizer/cgroup"
 )
 
 const (
@@ -221,14 +220,14 @@ func (e *evaluate) send(ctx context.Context, s *scene, c combination, own *demo,
 	for i, a := range schedule {
 		messages[i] = message{a.at, own.targets.hosts[copied(a.function, a.set)], s.pool[a.function][a.input], strconv.Itoa(a.input)}
 	}
-	var spinner []cgroup.Container
+	var spinner []*metered
 	var plain []arrival
 	if c.hasBystanders() {
 		plain = arrivals(seedOf(e.seed, c.part, c.load, c.pods, b.Number, plainFunction), plainPerSecond, c.length, callees{[]string{plainFunction}, 1, len(s.plain)})
 		b.Bystander = &evaluation.Bystander{}
 	}
 	if c.part == evaluation.PartBystanders {
-		found := map[string][]cgroup.Container{}
+		found := containers{}
 		if err := e.open(ctx, []string{"-n", s.bystander.namespace, "-l", "app=" + spinDeployment}, toName(found)); err != nil {
 			return err
 		}
@@ -402,12 +401,12 @@ func (s sender) untilAnswered(ctx context.Context, m message, who string) error 
 }
 
 // toName puts each container under its own name.
-func toName(found map[string][]cgroup.Container) placing {
-	return func(_ pod, container string) (map[string][]cgroup.Container, string) { return found, container }
+func toName(found containers) placing {
+	return func(_ pod, container string) (containers, string) { return found, container }
 }
 
-func closeAll(containers []cgroup.Container) {
-	for _, c := range containers {
+func closeAll(all []*metered) {
+	for _, c := range all {
 		c.Close() //nolint:errcheck // only read
 	}
 }

@@ -65,12 +65,29 @@ func parseNodeCPU(stat string) (nodeCPU, error) {
 	}, nil
 }
 
+// metered is a container whose use of CPU can be read.
+type metered struct {
+	cgroup.Container
+	last time.Duration
+}
+
+// used returns how much CPU the container has used so far, or at the last reading if it has ended since.
+func (c *metered) used() time.Duration {
+	if cpu, err := c.CPU(); err == nil {
+		c.last = cpu
+	}
+	return c.last
+}
+
+// containers are containers by what they belong to.
+type containers map[string][]*metered
+
 // meter reads how much CPU containers have used, from their cgroups on this machine. For
 // another cluster it is nil, and reads zeros.
 type meter struct {
 	// functions are the user containers of a place by service, sidecars its pods' other
 	// containers by service, and libra those of Libra's parts by container.
-	functions, sidecars, libra map[string][]cgroup.Container
+	functions, sidecars, libra containers
 }
 
 // openMeter opens the running containers of the functions at a place, and of Libra's parts.
@@ -78,14 +95,14 @@ func (d *demo) openMeter(ctx context.Context) (*meter, error) {
 	if !d.boxed() {
 		return nil, nil
 	}
-	m := &meter{map[string][]cgroup.Container{}, map[string][]cgroup.Container{}, map[string][]cgroup.Container{}}
-	err := d.open(ctx, []string{"-n", d.namespace, "-l", serving.ServiceLabelKey}, func(p pod, container string) (map[string][]cgroup.Container, string) {
+	m := &meter{containers{}, containers{}, containers{}}
+	err := d.open(ctx, []string{"-n", d.namespace, "-l", serving.ServiceLabelKey}, func(p pod, container string) (containers, string) {
 		if container == api.QueueProxyContainer {
 			return m.sidecars, p.Labels[serving.ServiceLabelKey]
 		}
 		return m.functions, p.Labels[serving.ServiceLabelKey]
 	})
-	libra := func(_ pod, container string) (map[string][]cgroup.Container, string) { return m.libra, container }
+	libra := func(_ pod, container string) (containers, string) { return m.libra, container }
 	for _, namespace := range []string{libraNamespace, agentNamespace} {
 		if err == nil {
 			err = d.open(ctx, []string{"-n", namespace}, libra)
@@ -99,7 +116,7 @@ func (d *demo) openMeter(ctx context.Context) (*meter, error) {
 }
 
 // placing returns the map and the key under which a pod's container belongs.
-type placing func(p pod, container string) (map[string][]cgroup.Container, string)
+type placing func(p pod, container string) (containers, string)
 
 // open opens the running containers of pods, and puts each where it belongs.
 func (d *demo) open(ctx context.Context, pods []string, where placing) error {
@@ -121,7 +138,7 @@ func (d *demo) open(ctx context.Context, pods []string, where placing) error {
 				return fmt.Errorf("container %s of pod %s: %w", status.Name, p.Name, err)
 			}
 			into, as := where(p, status.Name)
-			into[as] = append(into[as], c)
+			into[as] = append(into[as], &metered{Container: c})
 		}
 	}
 	return nil
@@ -131,11 +148,9 @@ func (m *meter) close() {
 	if m == nil {
 		return
 	}
-	for _, kind := range []map[string][]cgroup.Container{m.functions, m.sidecars, m.libra} {
-		for _, containers := range kind {
-			for _, c := range containers {
-				c.Close() //nolint:errcheck // only read
-			}
+	for _, kind := range []containers{m.functions, m.sidecars, m.libra} {
+		for _, all := range kind {
+			closeAll(all)
 		}
 	}
 }
@@ -146,20 +161,20 @@ type counters struct {
 	functions, libra, agents time.Duration
 }
 
-// read reads all counters. A container that has ended no longer counts, so its use since
-// the last reading is lost.
+// read reads all counters. What a container that has ended used since the last reading is
+// lost, and so is the use of one that has begun since the meter was opened.
 func (m *meter) read() (c counters, err error) {
 	if m == nil {
 		return c, nil
 	}
-	for _, containers := range m.functions {
-		c.functions += used(containers)
+	for _, all := range m.functions {
+		c.functions += used(all)
 	}
-	for _, containers := range m.sidecars {
-		c.functions += used(containers)
+	for _, all := range m.sidecars {
+		c.functions += used(all)
 	}
-	for container, containers := range m.libra {
-		cpu := used(containers)
+	for container, all := range m.libra {
+		cpu := used(all)
 		if c.libra += cpu; container == agentContainer {
 			c.agents += cpu
 		}
@@ -168,25 +183,22 @@ func (m *meter) read() (c counters, err error) {
 	return c, err
 }
 
-func used(containers []cgroup.Container) time.Duration {
+func used(all []*metered) time.Duration {
 	var sum time.Duration
-	for _, c := range containers {
-		if r, err := c.Read(); err == nil {
-			sum += r.CPU
-		}
+	for _, c := range all {
+		sum += c.used()
 	}
 	return sum
 }
 
-// since returns the use since an earlier reading. A counter that went down has started
-// anew: it counts as 0.
+// since returns the use since an earlier reading.
 func (c counters) since(before counters) evaluation.Usage {
 	u := evaluation.Usage{
-		Node:      max(0, c.node.busy-before.node.busy).Seconds(),
-		Stolen:    max(0, c.node.stolen-before.node.stolen).Seconds(),
-		Functions: max(0, c.functions-before.functions).Seconds(),
-		Libra:     max(0, c.libra-before.libra).Seconds(),
-		Agents:    max(0, c.agents-before.agents).Seconds(),
+		Node:      (c.node.busy - before.node.busy).Seconds(),
+		Stolen:    (c.node.stolen - before.node.stolen).Seconds(),
+		Functions: (c.functions - before.functions).Seconds(),
+		Libra:     (c.libra - before.libra).Seconds(),
+		Agents:    (c.agents - before.agents).Seconds(),
 	}
 	u.Platform = max(0, u.Node-u.Functions-u.Libra)
 	return u

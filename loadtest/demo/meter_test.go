@@ -1,7 +1,6 @@
 package main
 
 import (
-	"math"
 	"strings"
 	"testing"
 	"time"
@@ -9,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"libra.dev/libra/loadtest/demo/evaluation"
+	"libra.dev/libra/resizer/cgroup"
 )
 
 func TestBusyIsAllButIdleAndWaiting(t *testing.T) {
@@ -31,9 +31,30 @@ func TestThePlatformIsWhatIsNobodyElses(t *testing.T) {
 	if diff := cmp.Diff(evaluation.Usage{Node: 8, Functions: 5, Libra: 0.5, Agents: 0.25, Platform: 2.5, Stolen: 2}, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	// A container that ended took its counter with it.
-	got = at(3*time.Second, 0, time.Second, 0).since(at(time.Second, 0, 2*time.Second, 0))
-	if got.Functions != 0 || math.Abs(got.Platform-2) > 1e-9 {
-		t.Errorf("got %+v, want nothing negative", got)
+}
+
+// container has used some CPU, or has ended.
+type container struct {
+	cgroup.Container
+	cpu   time.Duration
+	ended bool
+}
+
+func (c *container) CPU() (time.Duration, error) {
+	if c.ended {
+		return 0, cgroup.ErrNotFound
+	}
+	return c.cpu, nil
+}
+
+func TestAContainerThatEndsTakesNoneOfTheOthersUse(t *testing.T) {
+	ends, stays := &container{cpu: 40 * time.Second}, &container{cpu: 5 * time.Second}
+	all := []*metered{{Container: ends}, {Container: stays}}
+	if got := used(all); got != 45*time.Second {
+		t.Fatalf("got %s at first, want 45s", got)
+	}
+	ends.ended, stays.cpu = true, 8*time.Second
+	if got := used(all); got != 48*time.Second {
+		t.Errorf("got %s, want 48s: 40s of the one that ended and 8s of the other", got)
 	}
 }
