@@ -55,8 +55,13 @@ func (o options) scheduler(metrics map[string]float64) error {
 	if err != nil {
 		return fmt.Errorf("--scheduler: %w", err)
 	}
-	if ratio, ok := results.Metrics[throughput]; ok && results.Commit == o.commit {
-		metrics[throughput] = ratio
+	if results.Commit != o.commit {
+		return nil
+	}
+	for _, name := range []string{throughput, throughput + "_low", throughput + "_high"} {
+		if value, ok := results.Metrics[name]; ok {
+			metrics[name] = value
+		}
 	}
 	return nil
 }
