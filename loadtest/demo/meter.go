@@ -191,11 +191,12 @@ func used(all []*metered) time.Duration {
 	return sum
 }
 
-// since returns the use since an earlier reading.
+// since returns the use since an earlier reading. The kernel's counters of the node can go
+// back a little, which counts as 0.
 func (c counters) since(before counters) evaluation.Usage {
 	u := evaluation.Usage{
-		Node:      (c.node.busy - before.node.busy).Seconds(),
-		Stolen:    (c.node.stolen - before.node.stolen).Seconds(),
+		Node:      max(0, c.node.busy-before.node.busy).Seconds(),
+		Stolen:    max(0, c.node.stolen-before.node.stolen).Seconds(),
 		Functions: (c.functions - before.functions).Seconds(),
 		Libra:     (c.libra - before.libra).Seconds(),
 		Agents:    (c.agents - before.agents).Seconds(),

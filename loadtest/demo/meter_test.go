@@ -31,6 +31,10 @@ func TestThePlatformIsWhatIsNobodyElses(t *testing.T) {
 	if diff := cmp.Diff(evaluation.Usage{Node: 8, Functions: 5, Libra: 0.5, Agents: 0.25, Platform: 2.5, Stolen: 2}, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
+	got = at(time.Second, time.Second, 0, 0).since(at(2*time.Second, 3*time.Second, 0, 0))
+	if diff := cmp.Diff(evaluation.Usage{}, got); diff != "" {
+		t.Errorf("counters of the node that went back (-want +got):\n%s", diff)
+	}
 }
 
 // container has used some CPU, or has ended.
