@@ -16,6 +16,9 @@ const (
 	// limitsEvery is how many samples share one reading of the limits, while a container works
 	// and is not throttled: its limits then make no difference to what it uses.
 	limitsEvery = 4
+	// recentWindow is how long a container's memory use is taken together, so that a use that ends before a
+	// heartbeat is told with that heartbeat, and with the next one if the agent sends two at once.
+	recentWindow = beatEvery
 )
 
 // container is a user container and its recent samples.
@@ -65,7 +68,8 @@ type container struct {
 	mu       sync.Mutex
 	cgroup   cgroup.Container
 	ring     ring
-	most     int64     // bytes of memory that it was ever seen to use
+	most     int64 // bytes of memory that it was ever seen to use
+	peak     recentPeak
 	repeated int       // samples since the container was last read
 	limited  int       // readings since its limits were last read
 	limitsAt time.Time // when that was
@@ -73,16 +77,36 @@ type container struct {
 	activity activity
 }
 
-// memory returns the container's memory use and limit as last sampled, and the most that it
-// was ever seen to use, in bytes.
-func (c *container) memory() (used, limit, most int64) {
+// recentPeak is the most memory, in bytes, that a container used in the present recentWindow and in the one before.
+type recentPeak struct {
+	present, before int64
+	since           time.Time // when the present one began
+}
+
+func (p *recentPeak) add(at time.Time, used int64) {
+	if at.Sub(p.since) >= recentWindow {
+		p.present, p.before, p.since = 0, p.present, at
+	}
+	p.present = max(p.present, used)
+}
+
+// sampledMemory is what a container's samples tell of its memory, in bytes.
+type sampledMemory struct {
+	used, limit int64 // by the last sample; a limit of 0 is none
+	recent      int64 // the most that it used in the last one to two recentWindows
+	most        int64 // the most that it was ever seen to use
+}
+
+// memory returns what the container's samples tell of its memory.
+func (c *container) memory() sampledMemory {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.ring.len() == 0 {
-		return 0, 0, c.most
+	m := sampledMemory{recent: max(c.peak.present, c.peak.before), most: c.most}
+	if c.ring.len() > 0 {
+		last := c.ring.last()
+		m.used, m.limit = last.Memory, last.Limit.MemoryBytes
 	}
-	last := c.ring.last()
-	return last.Memory, last.Limit.MemoryBytes, c.most
+	return m
 }
 
 // filling reports whether more than half of the memory limit is in use.
@@ -179,6 +203,7 @@ func (c *container) keepReading(r cgroup.Reading, at time.Time) (woke bool) {
 // keep keeps a sample. The caller holds mu.
 func (c *container) keep(s sample) (woke bool) {
 	c.ring.add(s)
+	c.peak.add(s.at, s.Memory)
 	return c.activity.add(s.at, s.CPU)
 }
 

@@ -224,7 +224,7 @@ func TestNobodyWaitsForAGuard(t *testing.T) {
 			}
 			mu.Unlock()
 		}
-		if used, _, _ := c.memory(); used != made.Memory || !c.rests(epoch) {
+		if used := c.memory().used; used != made.Memory || !c.rests(epoch) {
 			t.Errorf("write %d of the guard: %d bytes are in use, and the container rests: %v", made.writes, used, c.rests(epoch))
 		}
 	}

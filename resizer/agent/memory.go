@@ -43,7 +43,7 @@ func crowds(used, limit int64) bool {
 	return limit > 0 && float64(used) >= crowdedPart*float64(limit)
 }
 
-// needOf returns the least memory limit, in bytes, for a container, given what it uses, is owed and
+// needOf returns the least memory limit, in bytes, for a container, given what it used, is owed and
 // needed before; 0 when what it is owed is enough.
 func needOf(used, owed, before int64) int64 {
 	need := owed
@@ -61,7 +61,7 @@ func stepped(bytes int64) int64 { return (bytes + needStep - 1) / needStep * nee
 
 // memoryUse is what is known of a container's memory, in bytes.
 type memoryUse struct {
-	used, limit int64 // as sampled last; a limit of 0 is none
+	sampledMemory
 	// need is the least limit that the controller was told of; 0 when it was told of none.
 	need int64
 	// above is how far the limit is, or is to be, above what the container is owed.
@@ -74,16 +74,14 @@ type memoryUse struct {
 	unmetRests   backoff.Delay
 }
 
-// look takes in the container's last sample and returns the most memory that it was ever seen to
-// use. A limit that was raised shows that raises come.
-func (m *memoryUse) look(c *container) (most int64) {
+// look takes in the container's samples. A limit that was raised shows that raises come.
+func (m *memoryUse) look(c *container) {
 	before := m.limit
-	m.used, m.limit, most = c.memory()
+	m.sampledMemory = c.memory()
 	if before != 0 && m.limit > before {
 		m.refusedUntil = time.Time{}
 		m.unmetRests.Reset()
 	}
-	return most
 }
 
 // has returns the limit that there is or is to be.
@@ -152,7 +150,8 @@ func (r *reflex) readMemory(ctx context.Context, node nodeMemory) {
 			c.rescuable.Store(false)
 			continue
 		}
-		r.most[e.info.function] = max(r.most[e.info.function], m.look(c))
+		m.look(c)
+		r.most[e.info.function] = max(r.most[e.info.function], m.most)
 		if r.lost || !introduced {
 			m.unmetSince = time.Time{} // nobody hears what is asked for
 		} else if m.unmet(e.info.limits.MemoryBytes, now) {
@@ -238,13 +237,14 @@ func (r *reflex) covers(e *entry) int64 {
 	return keeps
 }
 
-// needed returns the least that a container's limit must be, by its last sample and by what is
-// predicted for the invocations in it; 0 when what it is owed is enough. A container that may not
-// have more, because of its mode or because another manager changed its pod, needs what it uses of
-// what it has.
+// needed returns the least that a container's limit must be, by what it used lately and by what is
+// predicted for the invocations in it; 0 when what it is owed is enough. The last sample would not
+// do: each of the requests that come as often as heartbeats may have ended when a heartbeat is sent.
+// A container that may not have more, because of its mode or because another manager changed its
+// pod, needs what it uses of what it has.
 func (r *reflex) needed(e *entry) int64 {
 	m, owed := &e.memory, e.info.memoryOwed
-	need := needOf(m.used, owed, m.need)
+	need := needOf(m.recent, owed, m.need)
 	if r.stopping || !e.mayBorrow() {
 		return min(need, m.limit)
 	}

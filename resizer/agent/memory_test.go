@@ -70,6 +70,18 @@ func (m *memoryRig) inform(pod string, change func(*podInfo)) {
 	(&ranked{rig: m.rig}).inform(pod, change)
 }
 
+// uses samples a pod as often as one that works, with usedMiB in use all the time.
+func (m *memoryRig) uses(pod string, usedMiB int64, lasts time.Duration) {
+	m.Helper()
+	m.kernel[pod].Memory = usedMiB * mib
+	for range lasts / sampleEvery {
+		m.clock.Step(sampleEvery)
+		if err := m.sampled.get(pod).sampleWhole(m.clock.Now); err != nil {
+			m.Fatalf("%v", err)
+		}
+	}
+}
+
 // needs samples the pods in usedMiB, with so much in use, and returns the needs that are told, in
 // MiB.
 func (m *memoryRig) needs(usedMiB map[string]int64) map[string]int64 {
@@ -135,7 +147,8 @@ func TestNeedsOfAPodThatAnotherManages(t *testing.T) {
 	m.expect(t, map[string]int64{"a/p": 500}, map[string]int64{})
 	m.kernel["a/p"].Limit.MemoryBytes = 1024 * mib
 	m.expect(t, map[string]int64{"a/p": 1000}, map[string]int64{"a/p": 1024})
-	m.expect(t, map[string]int64{"a/p": 100}, map[string]int64{})
+	m.uses("a/p", 100, 2*recentWindow)
+	m.expect(t, nil, map[string]int64{})
 	c := m.sampled.get("a/p")
 	if covered := c.covered.Load(); covered != userLimits.MemoryBytes {
 		t.Errorf("told of above %d bytes, want above what it is owed, to which the limit is lowered", covered)
@@ -204,6 +217,7 @@ func TestPodThatAnotherManages(t *testing.T) {
 func TestNeeds(t *testing.T) {
 	m := newMemoryRig(t)
 	m.run("a/p", true)
+	m.run("a/q", true)
 	m.run("a/lends", false)
 	m.expect(t, map[string]int64{"a/p": 358, "a/lends": 500}, map[string]int64{})
 	if m.short() {
@@ -222,12 +236,12 @@ func TestNeeds(t *testing.T) {
 	}
 	m.kernel["a/p"].Limit.MemoryBytes = 1024 * mib // the kubelet's
 	m.expect(t, map[string]int64{"a/p": 310}, map[string]int64{"a/p": 1024})
-	m.expect(t, map[string]int64{"a/p": 300}, map[string]int64{})
+	m.uses("a/p", 300, 2*recentWindow)
+	m.expect(t, nil, map[string]int64{})
 	m.expect(t, map[string]int64{"a/p": 900}, map[string]int64{"a/p": 2048})
 	m.expect(t, map[string]int64{"a/p": 5000}, map[string]int64{"a/p": 3072}) // a quarter of the node above what it is owed
 
 	// Others get nothing any more, and this one keeps what it has.
-	m.run("a/q", true)
 	m.expect(t, map[string]int64{"a/q": 400}, map[string]int64{"a/p": 3072})
 	m.node.available = 0
 	m.expect(t, map[string]int64{"a/q": 500}, map[string]int64{"a/p": 3072})
@@ -240,6 +254,24 @@ func TestNeeds(t *testing.T) {
 	if n := m.counted("libra.agent.rescues", rescueNoRoom); n < 1 {
 		t.Error("that there is no room was not counted")
 	}
+}
+
+// Requests that come as often as heartbeats may each have given their memory back when a heartbeat is sent.
+func TestNeedsOfRequestsInStepWithHeartbeats(t *testing.T) {
+	m := newMemoryRig(t)
+	m.run("a/p", true)
+	m.expect(t, map[string]int64{"a/p": 400}, map[string]int64{"a/p": 1024})
+	m.kernel["a/p"].Limit.MemoryBytes = 1024 * mib
+	for range 10 {
+		m.uses("a/p", 100, beatEvery/4)
+		m.expect(t, nil, map[string]int64{"a/p": 1024})
+		m.uses("a/p", 400, beatEvery/2)
+		m.uses("a/p", 100, beatEvery/4)
+		m.expect(t, nil, map[string]int64{"a/p": 1024})
+		m.expect(t, nil, map[string]int64{"a/p": 1024}) // the agent sends another at once
+	}
+	m.uses("a/p", 100, 2*recentWindow)
+	m.expect(t, nil, map[string]int64{})
 }
 
 // The agent asks at once for what is predicted and no invocation lends, and stops asking when the
@@ -312,7 +344,8 @@ func TestUnmetNeeds(t *testing.T) {
 	m.expect(t, more, map[string]int64{"a/p": 1024})
 	m.inform("a/p", func(i *podInfo) { i.borrows = false })
 	m.expect(t, more, map[string]int64{"a/p": 1024})
-	m.expect(t, map[string]int64{"a/p": 100}, map[string]int64{})
+	m.uses("a/p", 100, 2*recentWindow)
+	m.expect(t, nil, map[string]int64{})
 	if n := m.counted("libra.agent.rescues", rescueUnmet); n != 2 {
 		t.Errorf("%d were not given, want 2", n)
 	}

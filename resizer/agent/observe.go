@@ -81,11 +81,11 @@ func (a *Agent) sample(ctx context.Context, pod string, c *container) {
 		a.metrics.asks.Add(ctx, 1)
 		a.link.asks.put(pod, milli)
 	}
-	used, limit, _ := c.memory()
+	m := c.memory()
 	if c.sinking.Load() {
-		limit = 0
+		m.limit = 0
 	}
-	if crowds(used, max(limit, c.covered.Load())) {
+	if crowds(m.used, max(m.limit, c.covered.Load())) {
 		signal(a.reflex.crowded)
 	}
 }

@@ -227,7 +227,7 @@ func (a *Agent) reclaimOnce(ctx context.Context) {
 // kubelet counts files when it is about to lower one. Under source owners only requests that borrow
 // are known; the others show in the CPU that they use.
 func (r *reflex) setQuiet(e *entry, c *container, node nodeMemory) {
-	_, limit, _ := c.memory()
+	limit := c.memory().limit
 	owed, b := e.info.allocation.MemoryBytes, r.balance(e) // nothing is owed in mode observe
 	quiet := !r.lost && e.takesPart() && owed > 0 && c.id == e.info.container &&
 		len(e.weighing.flights.known) == 0 && b.Borrowed.IsZero() && b.Short == 0 &&
