@@ -21,7 +21,7 @@ import (
 const (
 	// forceLimit is how long loans may take to be in force on an emulated machine, and attemptLimit
 	// how long one attempt at them may take.
-	forceLimit   = 2 * time.Minute
+	forceLimit   = 4 * time.Minute
 	attemptLimit = 40 * time.Second
 	// wholeWithin is how long everything may take to be whole again after a fault and the end of
 	// loans. wholeLimit is how long to wait for that, to see how long it took.

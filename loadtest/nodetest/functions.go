@@ -164,9 +164,13 @@ type running struct {
 	weight   int64 // that the kubelet gave its pod
 }
 
+// callPatience is how much longer than it should a request may take. On a slow machine, an emulated one takes more
+// than half a minute to use as much memory as requests here do.
+const callPatience = 2 * time.Minute
+
 // call has the function at ip hold mib mebibytes for as long as last.
 func call(ctx context.Context, ip string, mib int, last time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, last+30*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, last+callPatience)
 	defer cancel()
 	body := fmt.Sprintf("%d %v", mib, last)
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, fmt.Sprintf("http://%s:%d", ip, functionPort), strings.NewReader(body))

@@ -242,7 +242,10 @@ func (g *guest) tell() {
 	for _, words := range [][]string{
 		{"kubectl", "get", "pods", "-A", "-o", "wide"},
 		{"kubectl", "-n", agentNamespace, "logs", "daemonset/libra-agent", "--tail=20"},
+		{"kubectl", "-n", agentNamespace, "logs", "daemonset/libra-agent", "--previous", "--tail=20"},
 		{"kubectl", "-n", libraNamespace, "logs", "deployment/libra-resizer", "--all-pods", "--tail=20"},
+		{"kubectl", "-n", libraNamespace, "logs", "deployment/libra-resizer", "--all-pods", "--previous", "--tail=20"},
+		{"kubectl", "get", "events", "-A", "--field-selector=type=Warning", "--sort-by=.lastTimestamp"},
 		{"journalctl", "-u", "kubelet", "-n", "30", "--no-pager"},
 		{"journalctl", "-u", "containerd", "-n", "15", "--no-pager"},
 	} {
