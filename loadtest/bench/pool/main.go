@@ -148,6 +148,11 @@ func bench(ctx context.Context, o options, out io.Writer) error {
 	if !pinned {
 		say("one core only: Redis shares it with the load")
 	}
+	_, version, err := redisServer(ctx)
+	if err != nil {
+		return err
+	}
+	say("Redis %s, configured by %s", version, o.redis)
 
 	var rounds []map[string]float64
 	for round := range o.rounds {
@@ -162,7 +167,7 @@ func bench(ctx context.Context, o options, out io.Writer) error {
 	metrics := o.summary(rounds, float64(as.memoryBytes)/mib, say)
 	metrics["connections"] = float64(o.connections)
 	metrics["seconds_total"] = time.Since(start).Seconds()
-	results := report.Results{Machine: machine.About(), Commit: o.commit, Seed: o.seed - uint64(o.rounds), Metrics: metrics}
+	results := report.Results{Machine: machine.About() + ", Redis " + version, Commit: o.commit, Seed: o.seed - uint64(o.rounds), Metrics: metrics}
 	if err := results.Write(o.out); err != nil {
 		return err
 	}

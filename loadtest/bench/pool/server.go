@@ -90,10 +90,29 @@ type server struct {
 	client  *redis.Client
 }
 
-func startServer(ctx context.Context, as shipped, pinned bool) (*server, error) {
-	path, err := exec.LookPath("redis-server")
+// redisServer returns the path of the Redis on this machine, which may be another than the manifests', and its version.
+func redisServer(ctx context.Context) (path, version string, err error) {
+	if path, err = exec.LookPath("redis-server"); err != nil {
+		return "", "", fmt.Errorf("redis-server 7 or later is not on the PATH: apt-get install redis-server: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	said, err := exec.CommandContext(ctx, path, "--version").Output()
 	if err != nil {
-		return nil, fmt.Errorf("redis-server 7 or later is not on the PATH: apt-get install redis-server: %w", err)
+		return "", "", fmt.Errorf("ask %s for its version: %w", path, err)
+	}
+	for _, word := range strings.Fields(string(said)) {
+		if version, ok := strings.CutPrefix(word, "v="); ok {
+			return path, version, nil
+		}
+	}
+	return "", "", fmt.Errorf("%s --version printed no v=: %.200s", path, said)
+}
+
+func startServer(ctx context.Context, as shipped, pinned bool) (*server, error) {
+	path, _, err := redisServer(ctx)
+	if err != nil {
+		return nil, err
 	}
 	addr, err := machine.FreeAddress()
 	if err != nil {
