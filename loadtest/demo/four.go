@@ -36,7 +36,7 @@ func (d *demo) learnFour(ctx context.Context) error {
 			return err
 		}
 	}
-	if _, err := teach(ctx, lessons, learnAtOnce); err != nil {
+	if _, _, err := teach(ctx, lessons, learnAtOnce); err != nil {
 		return err
 	}
 	if err := d.awaitModels(ctx); err != nil {

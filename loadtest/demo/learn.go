@@ -30,9 +30,9 @@ type lesson struct {
 	inputs  []inputs.Input
 }
 
-// teach calls all functions, atOnce at a time, and returns how many requests were answered.
-func teach(ctx context.Context, lessons []lesson, atOnce int) (int, error) {
-	var answered atomic.Int64
+// teach calls all functions, atOnce at a time, and returns how many requests were answered and how many failed.
+func teach(ctx context.Context, lessons []lesson, atOnce int) (answered, failed int64, err error) {
+	var answers, failures atomic.Int64
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(atOnce)
 	for _, l := range lessons {
@@ -46,14 +46,16 @@ func teach(ctx context.Context, lessons []lesson, atOnce int) (int, error) {
 				}
 				// Libra does not learn from a failed request. The caller notices if all fail.
 				if fate.err == "" {
-					answered.Add(1)
+					answers.Add(1)
+				} else {
+					failures.Add(1)
 				}
 			}
 			return nil
 		})
 	}
-	err := group.Wait()
-	return int(answered.Load()), err
+	err = group.Wait()
+	return answers.Load(), failures.Load(), err
 }
 
 // lessonsAt returns the lessons of the functions at a place, in these sets.
@@ -73,8 +75,9 @@ func (e *evaluate) learn(ctx context.Context, lessons []lesson) error {
 		return nil
 	}
 	e.say("learning: %d functions, %d requests each", len(lessons), len(lessons[0].inputs))
-	answered, err := teach(ctx, lessons, learnAtOnce)
-	e.data.Learned += answered
+	answered, failed, err := teach(ctx, lessons, learnAtOnce)
+	e.data.Learned += int(answered)
+	e.data.Unlearned += int(failed)
 	if err != nil {
 		return err
 	}
@@ -103,7 +106,7 @@ func (e *evaluate) learnVPA(ctx context.Context, lessons []lesson, length time.D
 	working, cancel := context.WithTimeout(ctx, length)
 	defer cancel()
 	for working.Err() == nil {
-		if _, err := teach(working, lessons, len(lessons)); err != nil && working.Err() == nil {
+		if _, _, err := teach(working, lessons, len(lessons)); err != nil && working.Err() == nil {
 			return err
 		}
 	}

@@ -42,6 +42,7 @@ type Data struct {
 	Elapsed   time.Duration `json:"elapsed_ns"`
 	Platform  float64       `json:"platform_cores"` // CPU in use without functions' load, measured at the start
 	Learned   int           `json:"learned"`        // requests that Libra learned from
+	Unlearned int           `json:"unlearned"`      // those that failed while it did
 	Functions []Function    `json:"functions"`
 	Arms      []Arm         `json:"arms"`
 	Alone     []Alone       `json:"alone"`

@@ -127,9 +127,13 @@ func (c *comparison) measured() section {
 	if c.Machine.Cores > 0 {
 		in = fmt.Sprintf("The platform used %.2f of %d cores before there was any load; a load is a percentage of the remaining cores.", c.Platform, c.Machine.Cores)
 	}
+	learned := fmt.Sprintf("Libra had learned from %d other requests before.", c.Learned)
+	if c.Unlearned > 0 {
+		learned += fmt.Sprintf(" Another %d failed, which count nowhere else.", c.Unlearned)
+	}
 	s := section{Title: "What was measured", Text: []string{
-		fmt.Sprintf("%s. Commit %s, seed %d. %d blocks in %.0f minutes. %s Libra had learned from %d other requests before.",
-			c.Machine.About, c.Commit, c.Seed, len(c.Blocks), c.Elapsed.Minutes(), in, c.Learned),
+		fmt.Sprintf("%s. Commit %s, seed %d. %d blocks in %.0f minutes. %s %s",
+			c.Machine.About, c.Commit, c.Seed, len(c.Blocks), c.Elapsed.Minutes(), in, learned),
 	}}
 	if c.Machine.Cores > 0 {
 		s.Text = append(s.Text, fmt.Sprintf("On average the node took %.1f ms of CPU more for a request under load than its function took for it alone: above all in the gateway, the activator, the sidecar and the sender.", c.Machine.RequestMilliseconds))

@@ -27,7 +27,7 @@ var syntheticFunctions = []string{"compute", "graph", "wait"}
 
 func (s synthetic) data(combinations ...combination) Data {
 	d := Data{
-		Commit: "abc123", Seed: s.seed, Elapsed: 90 * time.Minute, Platform: 0.25, Learned: 240,
+		Commit: "abc123", Seed: s.seed, Elapsed: 90 * time.Minute, Platform: 0.25, Learned: 240, Unlearned: 3,
 		Machine: Machine{About: "2 cores of something", Cores: 2, RequestMilliseconds: 6},
 	}
 	for i, f := range syntheticFunctions {
