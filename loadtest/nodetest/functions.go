@@ -135,7 +135,7 @@ func (g *guest) functionsRun(ctx context.Context) error {
 		}
 		status := userStatus(pod)
 		if status == nil || !status.Ready || pod.Status.PodIP == "" {
-			return fmt.Errorf("pod %s is not ready: %+v", f.key(), pod.Status.ContainerStatuses)
+			return fmt.Errorf("pod %s is not ready: %s", f.key(), strings.Join(states(pod), ", "))
 		}
 		_, id, _ := strings.Cut(status.ContainerID, "://")
 		s, err := findScope(id)
@@ -145,6 +145,25 @@ func (g *guest) functionsRun(ctx context.Context) error {
 		g.running[f.key()] = running{scope: s, ip: pod.Status.PodIP, restarts: status.RestartCount, weight: g.running[f.key()].weight}
 	}
 	return nil
+}
+
+// states says what each container of a pod does.
+func states(pod *corev1.Pod) []string {
+	var all []string
+	for _, s := range pod.Status.ContainerStatuses {
+		state := "runs"
+		switch {
+		case s.State.Waiting != nil:
+			state = "waits: " + s.State.Waiting.Reason
+		case s.State.Terminated != nil:
+			state = "has ended: " + s.State.Terminated.Reason
+		}
+		all = append(all, fmt.Sprintf("%s %s, after %d restarts", s.Name, state, s.RestartCount))
+	}
+	if len(all) == 0 {
+		all = append(all, "it has no containers yet")
+	}
+	return all
 }
 
 func userStatus(pod *corev1.Pod) *corev1.ContainerStatus {
