@@ -68,20 +68,34 @@ type memoryUse struct {
 	above int64
 	// unmetSince is since when the limit has been less than need; zero while it is not.
 	unmetSince time.Time
-	// refusedUntil is until when nothing more is asked for, because the node had none to spare or a
-	// raise did not come. For a raise that did not come, unmetRests says how long.
+	// refusedUntil is until when no more is asked for than had, which it had when the node had no more to
+	// spare or a raise did not come. For a raise that did not come, unmetRests says how long.
 	refusedUntil time.Time
+	had          int64
 	unmetRests   backoff.Delay
 }
 
-// look takes in the container's samples. A limit that was raised shows that raises come.
+// look takes in the container's samples. A limit that was raised above what was had at the last refusal
+// shows that raises come.
 func (m *memoryUse) look(c *container) {
 	before := m.limit
 	m.sampledMemory = c.memory()
-	if before != 0 && m.limit > before {
+	if before != 0 && m.limit > max(before, m.had) {
 		m.refusedUntil = time.Time{}
 		m.unmetRests.Reset()
 	}
+}
+
+// refuse puts off what is more than had, until a time.
+func (m *memoryUse) refuse(had int64, until time.Time) { m.had, m.refusedUntil = had, until }
+
+// askable returns the most that may be asked for now. A limit that was lowered may be raised again to what
+// was had when more was refused.
+func (m *memoryUse) askable(now time.Time) int64 {
+	if now.Before(m.refusedUntil) {
+		return max(m.has(), m.had)
+	}
+	return mostBytes
 }
 
 // has returns the limit that there is or is to be.
@@ -108,12 +122,13 @@ func (m *memoryUse) unmet(spec int64, now time.Time) bool {
 	switch {
 	case m.limit == 0 || m.need <= given:
 		m.unmetSince = time.Time{}
-	case now.Before(m.refusedUntil):
+	case now.Before(m.refusedUntil) && m.need > m.had:
 	case m.unmetSince.IsZero():
 		m.unmetSince = now
 	case now.Sub(m.unmetSince) >= unmetPatience:
 		m.unmetRests.Min, m.unmetRests.Max = unmetRest, unmetRestMost
-		m.unmetSince, m.refusedUntil = time.Time{}, now.Add(m.unmetRests.Next())
+		m.unmetSince = time.Time{}
+		m.refuse(given, now.Add(m.unmetRests.Next()))
 		if m.need > spec {
 			m.need = 0
 		}
@@ -157,11 +172,9 @@ func (r *reflex) readMemory(ctx context.Context, node nodeMemory) {
 		} else if m.unmet(e.info.limits.MemoryBytes, now) {
 			r.tellRescue(ctx, e, r.needed(e), rescueUnmet)
 		}
-		switch need := r.needed(e); {
+		switch need := min(r.needed(e), m.askable(now)); {
 		case m.limit == 0:
 			m.need = max(m.need, e.info.limits.MemoryBytes) // not sampled yet: it keeps what it has
-		case now.Before(m.refusedUntil):
-			m.need = min(need, m.has())
 		case need <= m.has():
 			m.need = need
 		default:
@@ -182,7 +195,7 @@ func (r *reflex) readMemory(ctx context.Context, node nodeMemory) {
 	for _, n := range near {
 		m, has := &n.memory, n.memory.has()
 		need := n.need
-		if need-has > room && crowds(m.used, m.limit) {
+		if need-has > room && crowds(m.recent, m.limit) {
 			need = has + max(0, room)/needStep*needStep
 		}
 		if need > has && need-has <= room {
@@ -192,7 +205,8 @@ func (r *reflex) readMemory(ctx context.Context, node nodeMemory) {
 			}
 			r.tellRescue(ctx, n.entry, need, rescueAsked)
 		} else {
-			m.need, m.refusedUntil = has, now.Add(beatEvery)
+			m.need = has
+			m.refuse(has, now.Add(beatEvery))
 			r.tellRescue(ctx, n.entry, n.need, rescueNoRoom)
 		}
 		r.watchMemory(n.entry, n.container)
@@ -214,8 +228,8 @@ func (r *reflex) watchMemory(e *entry, c *container) {
 	}
 }
 
-// inUse returns the share of the limit in use.
-func (m *memoryUse) inUse() float64 { return float64(m.used) / float64(max(1, m.limit)) }
+// inUse returns the share of the limit that was in use lately.
+func (m *memoryUse) inUse() float64 { return float64(m.recent) / float64(max(1, m.limit)) }
 
 func (r *reflex) tellRescue(ctx context.Context, e *entry, need int64, result string) {
 	r.metrics.rescues.Add(ctx, 1, metric.WithAttributes(functionKey.String(e.info.function), resultKey.String(result)))
@@ -231,7 +245,7 @@ func (r *reflex) tellRescue(ctx context.Context, e *entry, need int64, result st
 func (r *reflex) covers(e *entry) int64 {
 	m, keeps := &e.memory, e.memory.keeps(e.info.limits.MemoryBytes)
 	another := e.info.foreign && keeps < e.info.memoryOwed
-	if another || r.clock.Now().Before(m.refusedUntil) || keeps >= m.limit && (!e.mayBorrow() || m.has() >= needMost*e.info.memoryOwed) {
+	if another || keeps >= m.askable(r.clock.Now()) || keeps >= m.limit && (!e.mayBorrow() || m.has() >= needMost*e.info.memoryOwed) {
 		return mostBytes
 	}
 	return keeps
@@ -258,11 +272,11 @@ func (r *reflex) needed(e *entry) int64 {
 // isShort says whether a container needs more than it has and more than was asked for.
 func (r *reflex) isShort(e *entry) bool {
 	m, c := &e.memory, r.sampled.get(e.pod)
-	if c == nil || !e.eligible() || e.info.memoryOwed == 0 || r.clock.Now().Before(m.refusedUntil) {
+	if c == nil || !e.eligible() || e.info.memoryOwed == 0 {
 		return false
 	}
 	m.look(c)
-	return m.limit > 0 && r.needed(e) > m.keeps(e.info.limits.MemoryBytes)
+	return m.limit > 0 && min(r.needed(e), m.askable(r.clock.Now())) > m.keeps(e.info.limits.MemoryBytes)
 }
 
 // needs returns the least memory limit, in bytes, of each pod that needs more than it is owed.

@@ -351,6 +351,50 @@ func TestUnmetNeeds(t *testing.T) {
 	}
 }
 
+// A node that has not all that is needed gives what it has, even if the container uses little at the moment.
+func TestPartOfANeedBetweenTwoRequests(t *testing.T) {
+	m := newMemoryRig(t)
+	m.run("a/p", true)
+	m.node.available = m.node.total/reservePart + 300*mib
+	m.uses("a/p", 400, beatEvery/2)
+	m.uses("a/p", 100, beatEvery/2)
+	m.expect(t, nil, map[string]int64{"a/p": 812})
+	if got := m.sampled.get("a/p").covered.Load(); got != 812*mib {
+		t.Errorf("not told of what is above its limit, but above %d bytes", got)
+	}
+}
+
+// A limit that was lowered is raised again to what was had when more was refused.
+func TestRefusedNeedsAfterALowerLimit(t *testing.T) {
+	m := newMemoryRig(t)
+	m.run("a/p", true)
+	m.openPool()
+	m.give("a/p", 1024, 1024)
+	m.expect(t, map[string]int64{"a/p": 900}, map[string]int64{"a/p": 2048})
+	m.clock.Step(unmetPatience)
+	m.expect(t, nil, map[string]int64{"a/p": 1024})
+	m.uses("a/p", 100, 2*recentWindow)
+	m.expect(t, nil, map[string]int64{})
+	c := m.sampled.get("a/p")
+	for state, inForce := range map[string]int64{"is being": 1024, "was": 512} {
+		m.give("a/p", 512, inForce)
+		m.expect(t, map[string]int64{"a/p": 100}, map[string]int64{})
+		if got := c.covered.Load(); got != 512*mib || !c.rescuable.Load() {
+			t.Errorf("after the limit %s lowered: told of what is above %d bytes; can be rescued: %v", state, got, c.rescuable.Load())
+		}
+	}
+	m.uses("a/p", 400, sampleEvery)
+	if !m.short() {
+		t.Error("not said to be near a limit")
+	}
+	m.expect(t, nil, map[string]int64{"a/p": 1024})
+	m.give("a/p", 1024, 1024)
+	m.expect(t, map[string]int64{"a/p": 900}, map[string]int64{"a/p": 1024})
+	if m.short() {
+		t.Error("asked for what was refused, before its time")
+	}
+}
+
 // A container that does not get what it needs is slowed down for it less and less often, until a
 // raise comes.
 func TestUnmetNeedsRestEverLonger(t *testing.T) {
