@@ -9,8 +9,9 @@ import (
 
 const (
 	// memoryStands is how long less must have been due before a limit is lowered. An unused limit
-	// holds no memory, and the next request may need as much.
-	memoryStands = 5 * time.Second
+	// holds no memory, and the next request may need as much. The pool names an agent for a lease after
+	// its last heartbeat, so for at least as long again it did tell what is in use.
+	memoryStands = 2 * pool.LeaseTTL
 	// memoryStep is the smallest decrease, in bytes, of a limit that stays above what is owed.
 	memoryStep = 16 << 20
 
@@ -136,7 +137,10 @@ func (m *managedPod) memoryTarget(now time.Time) (bytes int64, next time.Duratio
 	if m.standing == leaves {
 		due = min(due, max(owed, asked, m.inForce.MemoryBytes))
 	}
-	held := max(owed, min(asked, m.inForce.MemoryBytes)) // accepted and in force
+	held := max(owed, asked)
+	if m.memory.refusedBytes <= asked { // accepted, but refused by the kubelet: what is in force is left
+		held = max(owed, min(asked, m.inForce.MemoryBytes))
+	}
 	switch {
 	case owed == 0:
 		return 0, resync

@@ -250,6 +250,44 @@ func TestMemoryIsNotLoweredBlindly(t *testing.T) {
 	}
 }
 
+// What an agent told last says nothing of what is in use when reading it again fails, or when the agent has died
+// since.
+func TestMemoryIsNotLoweredByOldNews(t *testing.T) {
+	needed := func(t *testing.T) *harness {
+		h := newHarness(t, testRevision(owed), testPod("p", owed))
+		h.pool.needs = map[string]int64{"default/p": 400 << 20}
+		h.expect("p 500m/400Mi")
+		h.kubelet()
+		h.expect()
+		h.pool.needs = nil
+		return h
+	}
+	none := func(t *testing.T, got []string) {
+		t.Helper()
+		if got != nil {
+			t.Errorf("patches %v, want none", got)
+		}
+	}
+	t.Run("a read fails", func(t *testing.T) {
+		h := needed(t)
+		none(t, h.follow(memoryStands-tick))
+		h.pool.err = errors.New("away")
+		none(t, h.follow(pool.LeaseTTL/2))
+		h.pool.err = nil
+		none(t, h.follow(memoryStands-tick))
+		if diff := cmp.Diff([]string{"p 500m/256Mi"}, h.follow(3*tick)); diff != "" {
+			t.Errorf("patches when it has been read for long enough (-want +got):\n%s", diff)
+		}
+	})
+	t.Run("the agent has died", func(t *testing.T) {
+		h := needed(t)
+		none(t, h.follow(time.Second))
+		none(t, h.follow(pool.LeaseTTL)) // it died at the beginning
+		h.pool.silent = true
+		none(t, h.follow(memoryBlind-tick))
+	})
+}
+
 // A ceiling that is refused again and again does not keep memory waiting, whose own refusal is reported.
 func TestMemoryDoesNotWaitForACeiling(t *testing.T) {
 	h := withCeilings(t, testPod("p", owed, ready))

@@ -57,6 +57,22 @@ func TestRefusedMemory(t *testing.T) {
 	}
 }
 
+// When more is refused, a raise that was accepted and is not in force yet stays.
+func TestRefusedMemoryBeyondARaiseUnderWay(t *testing.T) {
+	h := newHarness(t, testRevision(owed), testPod("p", owed))
+	h.pool.pods = lends(64, "p")
+	h.expect("p 500m/320Mi")
+	h.pool.pods = lends(128, "p")
+	h.patchErr = forbidden("p")
+	h.expect()
+	h.patchErr = nil
+	h.clock.Step(pool.LeaseTTL / 2)
+	h.expect()
+	h.kubelet()
+	h.clock.Step(pool.LeaseTTL / 2)
+	h.expect("p 500m/384Mi")
+}
+
 // A webhook that stores other limits refuses in its own way, and is not asked every second.
 func TestAWebhookThatStoresOtherLimits(t *testing.T) {
 	h := newHarness(t, testRevision(owed), testPod("p", owed))
