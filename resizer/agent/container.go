@@ -16,9 +16,6 @@ const (
 	// limitsEvery is how many samples share one reading of the limits, while a container works
 	// and is not throttled: its limits then make no difference to what it uses.
 	limitsEvery = 4
-	// recentWindow is how long a container's memory use is taken together, so that a use that ends before a
-	// heartbeat is told with that heartbeat, and with the next one if the agent sends two at once.
-	recentWindow = beatEvery
 )
 
 // container is a user container and its recent samples.
@@ -41,6 +38,8 @@ type container struct {
 	ranked, fills atomic.Bool
 	// borrowsBeyond is the milli CPU that it is owed, if it may borrow more; 0 if it may not.
 	borrowsBeyond atomic.Int64
+	// owedMemory is the memory, in bytes, that it is owed; 0 while that is not known.
+	owedMemory atomic.Int64
 	// Only the goroutine that samples touches wanting.
 	wanting wanting
 	// covered is the memory limit, in bytes, that the container has or that was asked for, as
@@ -77,26 +76,6 @@ type container struct {
 	activity activity
 }
 
-// recentPeak is the most memory, in bytes, that a container used in the present recentWindow and in the one before.
-type recentPeak struct {
-	present, before int64
-	since           time.Time // when the present one began
-}
-
-func (p *recentPeak) add(at time.Time, used int64) {
-	if at.Sub(p.since) >= recentWindow {
-		p.present, p.before, p.since = 0, p.present, at
-	}
-	p.present = max(p.present, used)
-}
-
-// sampledMemory is what a container's samples tell of its memory, in bytes.
-type sampledMemory struct {
-	used, limit int64 // by the last sample; a limit of 0 is none
-	recent      int64 // the most that it used in the last one to two recentWindows
-	most        int64 // the most that it was ever seen to use
-}
-
 // memory returns what the container's samples tell of its memory.
 func (c *container) memory() sampledMemory {
 	c.mu.Lock()
@@ -109,9 +88,14 @@ func (c *container) memory() sampledMemory {
 	return m
 }
 
-// filling reports whether more than half of the memory limit is in use.
-func filling(r cgroup.Reading) bool {
-	return r.Limit.MemoryBytes > 0 && 2*r.Memory > r.Limit.MemoryBytes
+// filling reports whether more than half of the memory limit is in use, or of what is owed if that is less: a
+// limit that was raised stays only as long as samples show that it is used.
+func filling(r cgroup.Reading, owed int64) bool {
+	limit := r.Limit.MemoryBytes
+	if owed > 0 {
+		limit = min(limit, owed)
+	}
+	return limit > 0 && 2*r.Memory > limit
 }
 
 // sample samples the container. A container that has used no CPU since the last sample did
@@ -196,7 +180,7 @@ func (c *container) read(now func() time.Time) (woke bool, err error) {
 func (c *container) keepReading(r cgroup.Reading, at time.Time) (woke bool) {
 	c.repeated = 0
 	c.most = max(c.most, r.Memory)
-	c.fills.Store(filling(r))
+	c.fills.Store(filling(r, c.owedMemory.Load()))
 	return c.keep(sample{at: at, Reading: r})
 }
 

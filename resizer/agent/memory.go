@@ -29,6 +29,10 @@ const (
 	needMost = 8
 	needStep = 1 << 20
 
+	// recentWindow is how long a container's memory use is taken together, so that a use that ends before a
+	// heartbeat is told with that heartbeat, and with the next one if the agent sends two at once.
+	recentWindow = beatEvery
+
 	// A donor keeps a tenth, or marginBytes if that is more, above the most that its function was seen
 	// to use.
 	marginBytes = 32 << 20
@@ -58,6 +62,26 @@ func needOf(used, owed, before int64) int64 {
 
 // stepped rounds a need up to a multiple of needStep.
 func stepped(bytes int64) int64 { return (bytes + needStep - 1) / needStep * needStep }
+
+// recentPeak is the most memory, in bytes, that a container used in the present recentWindow and in the one before.
+type recentPeak struct {
+	present, before int64
+	since           time.Time // when the present one began
+}
+
+func (p *recentPeak) add(at time.Time, used int64) {
+	if at.Sub(p.since) >= recentWindow {
+		p.present, p.before, p.since = 0, p.present, at
+	}
+	p.present = max(p.present, used)
+}
+
+// sampledMemory is what a container's samples tell of its memory, in bytes.
+type sampledMemory struct {
+	used, limit int64 // by the last sample; a limit of 0 is none
+	recent      int64 // the most that it used in the last one to two recentWindows
+	most        int64 // the most that it was ever seen to use
+}
 
 // memoryUse is what is known of a container's memory, in bytes.
 type memoryUse struct {
@@ -217,6 +241,7 @@ func (r *reflex) readMemory(ctx context.Context, node nodeMemory) {
 // there is more memory for the container.
 func (r *reflex) watchMemory(e *entry, c *container) {
 	covers, spec := r.covers(e), e.info.limits.MemoryBytes
+	c.owedMemory.Store(e.info.memoryOwed)
 	c.covered.Store(covers)
 	c.sinking.Store(covers < e.memory.limit)
 	c.rescuable.Store(covers < mostBytes && !r.lost)

@@ -351,6 +351,20 @@ func TestUnmetNeeds(t *testing.T) {
 	}
 }
 
+// A container is looked at often when it may run short of its own limit, even while it has a higher one.
+func TestFillingARaisedLimit(t *testing.T) {
+	m := newMemoryRig(t)
+	m.run("a/p", true)
+	m.give("a/p", 2048, 2048)
+	m.expect(t, map[string]int64{"a/p": 200}, map[string]int64{})
+	for used, want := range map[int64]bool{250: false, 300: true} {
+		m.uses("a/p", used, sampleEvery)
+		if got := m.sampled.get("a/p").fills.Load(); got != want {
+			t.Errorf("with %d MiB of 512 in use, its memory is filling: %v", used, got)
+		}
+	}
+}
+
 // A node that has not all that is needed gives what it has, even if the container uses little at the moment.
 func TestPartOfANeedBetweenTwoRequests(t *testing.T) {
 	m := newMemoryRig(t)
