@@ -18,9 +18,9 @@ const (
 	// limit when it uses under easyPart of that lower limit.
 	crowdedPart = 0.7
 	easyPart    = 0.6
-	// unmetPatience is how long a raise may take to come. After that, nothing is asked for during
-	// unmetRest, nor is the container slowed down for it. The rest doubles each time until a raise
-	// comes, up to unmetRestMost.
+	// unmetPatience is how long a raise may take to come. After that, no more than what there was is
+	// asked for during unmetRest, nor is the container slowed down for more. The rest doubles each time
+	// until a raise comes, up to unmetRestMost.
 	unmetPatience = 10 * time.Second
 	unmetRest     = 10 * time.Second
 	unmetRestMost = 5 * time.Minute
