@@ -35,7 +35,7 @@ const (
 	// second more and a listing of all containers: 1.2 s in all. The three tenths, 29 MiB, take 2 s of the ten in
 	// which 144 MiB grow.
 	slowly = 20 * time.Second
-	// quickly is for requests that follow at once: a raised limit stays for five seconds after them.
+	// quickly is for requests that follow at once: a raised limit stays for ten seconds after them.
 	quickly = time.Second / 2
 
 	// memoryBackWithin is how long after the last request a limit may be above the owner's. The kubelet may go by

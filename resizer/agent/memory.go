@@ -19,11 +19,11 @@ const (
 	crowdedPart = 0.7
 	easyPart    = 0.6
 	// unmetPatience is how long a raise may take to come. After that, no more than what there was is
-	// asked for during unmetRest, nor is the container slowed down for more. The rest doubles each time
-	// until a raise comes, up to unmetRestMost.
-	unmetPatience = 10 * time.Second
-	unmetRest     = 10 * time.Second
-	unmetRestMost = 5 * time.Minute
+	// asked for during unmetPause, nor is the container slowed down for more. The pause doubles each time
+	// until a raise comes, up to unmetPauseMost.
+	unmetPatience  = 10 * time.Second
+	unmetPause     = 10 * time.Second
+	unmetPauseMost = 5 * time.Minute
 	// needMost is how many times its allocation a container may need at most. Needs are multiples of
 	// needStep bytes, because the kernel rounds limits down to pages.
 	needMost = 8
@@ -92,32 +92,45 @@ type memoryUse struct {
 	above int64
 	// unmetSince is since when the limit has been less than need; zero while it is not.
 	unmetSince time.Time
-	// refusedUntil is until when no more is asked for than had, which it had when the node had no more to
-	// spare or a raise did not come. For a raise that did not come, unmetRests says how long.
-	refusedUntil time.Time
-	had          int64
-	unmetRests   backoff.Delay
+	// noRoomUntil is until when nothing more is asked for, because the node had no more to spare.
+	noRoomUntil time.Time
+	pause       pause
 }
 
-// look takes in the container's samples. A limit that was raised above what was had at the last refusal
-// shows that raises come.
-func (m *memoryUse) look(c *container) {
+// pause is after a raise that did not come: until its end, no more is asked for than there was then.
+type pause struct {
+	until time.Time
+	was   int64
+	delay backoff.Delay
+}
+
+func (p *pause) begin(was int64, now time.Time) {
+	p.delay.Min, p.delay.Max = unmetPause, unmetPauseMost
+	p.was, p.until = was, now.Add(p.delay.Next())
+}
+
+// forbids says whether so much must not be asked for.
+func (p *pause) forbids(bytes int64, now time.Time) bool { return now.Before(p.until) && bytes > p.was }
+
+// look takes in the container's samples. A limit that was raised shows that raises come, but during a pause
+// only if it was raised above what there was.
+func (m *memoryUse) look(c *container, now time.Time) {
 	before := m.limit
 	m.sampledMemory = c.memory()
-	if before != 0 && m.limit > max(before, m.had) {
-		m.refusedUntil = time.Time{}
-		m.unmetRests.Reset()
+	if before != 0 && m.limit > before && (m.pause.forbids(m.limit, now) || !now.Before(m.pause.until)) {
+		m.pause.until = time.Time{}
+		m.pause.delay.Reset()
 	}
 }
 
-// refuse puts off what is more than had, until a time.
-func (m *memoryUse) refuse(had int64, until time.Time) { m.had, m.refusedUntil = had, until }
-
-// askable returns the most that may be asked for now. A limit that was lowered may be raised again to what
-// was had when more was refused.
+// askable returns the most that may be asked for now. During a pause, a limit that was lowered may be raised
+// again to what there was.
 func (m *memoryUse) askable(now time.Time) int64 {
-	if now.Before(m.refusedUntil) {
-		return max(m.has(), m.had)
+	switch {
+	case now.Before(m.noRoomUntil):
+		return m.has()
+	case now.Before(m.pause.until):
+		return max(m.has(), m.pause.was)
 	}
 	return mostBytes
 }
@@ -146,13 +159,12 @@ func (m *memoryUse) unmet(spec int64, now time.Time) bool {
 	switch {
 	case m.limit == 0 || m.need <= given:
 		m.unmetSince = time.Time{}
-	case now.Before(m.refusedUntil) && m.need > m.had:
+	case m.pause.forbids(m.need, now): // given up already, and still in the spec
 	case m.unmetSince.IsZero():
 		m.unmetSince = now
 	case now.Sub(m.unmetSince) >= unmetPatience:
-		m.unmetRests.Min, m.unmetRests.Max = unmetRest, unmetRestMost
 		m.unmetSince = time.Time{}
-		m.refuse(given, now.Add(m.unmetRests.Next()))
+		m.pause.begin(given, now)
 		if m.need > spec {
 			m.need = 0
 		}
@@ -189,7 +201,7 @@ func (r *reflex) readMemory(ctx context.Context, node nodeMemory) {
 			c.rescuable.Store(false)
 			continue
 		}
-		m.look(c)
+		m.look(c, now)
 		r.most[e.info.function] = max(r.most[e.info.function], m.most)
 		if r.lost || !introduced {
 			m.unmetSince = time.Time{} // nobody hears what is asked for
@@ -229,8 +241,7 @@ func (r *reflex) readMemory(ctx context.Context, node nodeMemory) {
 			}
 			r.tellRescue(ctx, n.entry, need, rescueAsked)
 		} else {
-			m.need = has
-			m.refuse(has, now.Add(beatEvery))
+			m.need, m.noRoomUntil = has, now.Add(beatEvery)
 			r.tellRescue(ctx, n.entry, n.need, rescueNoRoom)
 		}
 		r.watchMemory(n.entry, n.container)
@@ -266,11 +277,14 @@ func (r *reflex) tellRescue(ctx context.Context, e *entry, need int64, result st
 
 // covers returns the limit up to which the reflex need not be told that use comes near it. A
 // container that may borrow nothing may keep what it has. A limit below what it is owed is another
-// manager's, in force or to come: Libra neither raises it nor waits for it.
+// manager's, in force or to come: Libra neither raises it nor waits for it. While a raise is on its way, the
+// container is to be slowed down near the limit in force.
 func (r *reflex) covers(e *entry) int64 {
 	m, keeps := &e.memory, e.memory.keeps(e.info.limits.MemoryBytes)
 	another := e.info.foreign && keeps < e.info.memoryOwed
-	if another || keeps >= m.askable(r.clock.Now()) || keeps >= m.limit && (!e.mayBorrow() || m.has() >= needMost*e.info.memoryOwed) {
+	now := r.clock.Now()
+	comes := m.limit < keeps && !m.pause.forbids(keeps, now)
+	if another || keeps >= m.askable(now) && !comes || keeps >= m.limit && (!e.mayBorrow() || m.has() >= needMost*e.info.memoryOwed) {
 		return mostBytes
 	}
 	return keeps
@@ -300,8 +314,9 @@ func (r *reflex) isShort(e *entry) bool {
 	if c == nil || !e.eligible() || e.info.memoryOwed == 0 {
 		return false
 	}
-	m.look(c)
-	return m.limit > 0 && min(r.needed(e), m.askable(r.clock.Now())) > m.keeps(e.info.limits.MemoryBytes)
+	now := r.clock.Now()
+	m.look(c, now)
+	return m.limit > 0 && min(r.needed(e), m.askable(now)) > m.keeps(e.info.limits.MemoryBytes)
 }
 
 // needs returns the least memory limit, in bytes, of each pod that needs more than it is owed.

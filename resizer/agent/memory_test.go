@@ -326,7 +326,7 @@ func TestUnmetNeeds(t *testing.T) {
 	if m.aboveMemory != 0 {
 		t.Errorf("%d bytes are set aside for it", m.aboveMemory)
 	}
-	m.clock.Step(unmetRest - time.Millisecond)
+	m.clock.Step(unmetPause - time.Millisecond)
 	m.expect(t, crowded, map[string]int64{})
 	m.clock.Step(time.Millisecond)
 	m.expect(t, crowded, map[string]int64{"a/p": 1024})
@@ -339,7 +339,7 @@ func TestUnmetNeeds(t *testing.T) {
 	m.clock.Step(unmetPatience)
 	m.expect(t, more, map[string]int64{"a/p": 1024})
 	m.expect(t, more, map[string]int64{"a/p": 1024})
-	m.clock.Step(unmetRest)
+	m.clock.Step(unmetPause)
 	m.node.available = 0
 	m.expect(t, more, map[string]int64{"a/p": 1024})
 	m.inform("a/p", func(i *podInfo) { i.borrows = false })
@@ -390,23 +390,34 @@ func TestRefusedNeedsAfterALowerLimit(t *testing.T) {
 	m.uses("a/p", 100, 2*recentWindow)
 	m.expect(t, nil, map[string]int64{})
 	c := m.sampled.get("a/p")
-	for state, inForce := range map[string]int64{"is being": 1024, "was": 512} {
+	for _, inForce := range []int64{1024, 512} { // as the kubelet lowers it
 		m.give("a/p", 512, inForce)
 		m.expect(t, map[string]int64{"a/p": 100}, map[string]int64{})
 		if got := c.covered.Load(); got != 512*mib || !c.rescuable.Load() {
-			t.Errorf("after the limit %s lowered: told of what is above %d bytes; can be rescued: %v", state, got, c.rescuable.Load())
+			t.Errorf("with a limit of %d MiB in force: told of what is above %d bytes; can be rescued: %v", inForce, got, c.rescuable.Load())
 		}
 	}
 	m.uses("a/p", 400, sampleEvery)
 	if !m.short() {
 		t.Error("not said to be near a limit")
 	}
+	// A full node does not shorten the rest.
+	available := m.node.available
+	m.node.available = 0
+	m.expect(t, nil, map[string]int64{})
+	m.node.available = available
+	m.uses("a/p", 400, beatEvery)
 	m.expect(t, nil, map[string]int64{"a/p": 1024})
+	if !c.rescuable.Load() {
+		t.Error("not slowed down while a raise is on its way")
+	}
 	m.give("a/p", 1024, 1024)
 	m.expect(t, map[string]int64{"a/p": 900}, map[string]int64{"a/p": 1024})
 	if m.short() {
 		t.Error("asked for what was refused, before its time")
 	}
+	m.clock.Step(unmetPause)
+	m.expect(t, nil, map[string]int64{"a/p": 2048})
 }
 
 // A container that does not get what it needs is slowed down for it less and less often, until a
@@ -436,7 +447,7 @@ func TestUnmetNeedsRestEverLonger(t *testing.T) {
 	m.expect(t, more, map[string]int64{"a/p": 2048})
 	m.clock.Step(unmetPatience)
 	m.expect(t, more, asked)
-	m.clock.Step(unmetRest)
+	m.clock.Step(unmetPause)
 	m.expect(t, more, map[string]int64{"a/p": 2048})
 }
 

@@ -17,10 +17,9 @@ type loans struct {
 	pods   map[string]pool.Balance
 	needs  map[string]int64 // bytes
 	raised []string         // pods that an agent which is gone may have left with more CPU than they are owed
-	// agent reports whether the pool heard the node's agent when it was last read. unread reports whether reading
-	// it has failed since.
-	agent  bool
-	unread bool
+	// agent reports whether the pool heard the node's agent when it was last read, and stale whether
+	// reading it has failed since.
+	agent, stale bool
 	// toldAt is when the agent last reported what pods use. Until it does again, what pods need is
 	// not known.
 	toldAt time.Time
@@ -53,7 +52,7 @@ func (l *loans) memoryOf(pod string, owed, node int64) int64 {
 // blind reports whether the memory that pods use is unknown, and has not been unknown long enough to
 // lower their limits all the same.
 func (l *loans) blind(now time.Time) bool {
-	return (!l.agent || l.unread) && now.Sub(l.toldAt) < memoryBlind
+	return (!l.agent || l.stale) && now.Sub(l.toldAt) < memoryBlind
 }
 
 // read updates n from the pool. When the pool cannot be read, what was read last stands for one
@@ -76,7 +75,7 @@ func (c *Controller) read(ctx context.Context, n *node) (known bool) {
 		return true
 	}
 	c.metrics.poolFailed(ctx, "read")
-	l.unread = true
+	l.stale = true
 	if l.state != lost && now.Sub(l.readAt) >= pool.LeaseTTL {
 		*l = loans{state: lost, readAt: l.readAt, toldAt: l.toldAt}
 		log.Error(err, "the pool could not be read for the length of a lease: no memory limit is raised, and limits go back to what is owed if this lasts", "after", memoryBlind)
