@@ -1,6 +1,9 @@
 package agent
 
-import "time"
+import (
+	"math/rand/v2"
+	"time"
+)
 
 const (
 	// observeFreely is how many invocations of a container are all observed. Those of two
@@ -10,7 +13,7 @@ const (
 	// predictor what changes just as well, and its work on each costs more than what the
 	// pool, the agent and the activator do for the invocation.
 	observeEvery = time.Second
-	// thinnedMost is the longest time without an observation when invocations become fewer.
+	// thinnedMost is the longest time before fewer are left out when invocations become fewer.
 	thinnedMost = 10 * observeEvery
 )
 
@@ -18,7 +21,7 @@ const (
 // to use.
 type thinning struct {
 	observed int       // so far
-	at       time.Time // when the last was
+	at       time.Time // when skip was last drawn
 	ended    int       // since then
 	skip     int       // how many more are left out
 }
@@ -28,14 +31,26 @@ type thinning struct {
 // a long one.
 func (t *thinning) wants(now time.Time) bool {
 	t.ended++
-	if t.skip > 0 && now.Sub(t.at) < thinnedMost {
+	if t.skip > 0 && now.Sub(t.at) >= thinnedMost {
+		t.skip = min(t.skip, t.draw(now))
+	}
+	if t.skip > 0 {
 		t.skip--
 		return false
 	}
 	if t.observed++; t.observed > observeFreely {
-		passed := max(now.Sub(t.at), time.Millisecond)
-		t.skip = int(observeEvery*time.Duration(t.ended)/passed) - 1
+		t.skip = t.draw(now)
+	} else {
+		t.at, t.ended = now, 0
 	}
-	t.at, t.ended = now, 0
 	return true
+}
+
+// draw returns how many to leave out, by how many have ended lately. It is random: of calls that
+// differ in turn, every second would always be the same one.
+func (t *thinning) draw(now time.Time) int {
+	passed := max(now.Sub(t.at), time.Millisecond)
+	each := int(observeEvery * time.Duration(t.ended) / passed)
+	t.at, t.ended = now, 0
+	return rand.IntN(2*max(1, each) - 1)
 }
