@@ -3,6 +3,7 @@ package invocation
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -89,14 +90,24 @@ func (u *untold) beside() func() bool {
 const (
 	samplesFirst = 60
 	sampleEvery  = 5 * time.Second
+	// sampleWaits is the longest time before one is reported sooner when invocations become fewer.
+	sampleWaits = 10 * sampleEvery
 )
 
 // samples says which of a container's invocations that neither lend nor borrow are reported: the
 // first ones, and then one now and then. That is enough to see a function change, but too little for
 // a function that is called a thousand times a second to feel the learning. Reports saved in a quiet
 // time are not made up for: the requests beside a burst of reports would feel the learning.
+//
+// When one is due, any of as many as there were since the last one is reported: the next would always
+// be the first of a burst, or more often the one after a long one.
 type samples struct {
 	first, later *rate.Limiter
+
+	mu    sync.Mutex
+	begun int       // since the last that was due
+	due   time.Time // since when one is; zero when none is
+	skip  int       // how many more are not it
 }
 
 func newSamples() *samples {
@@ -104,7 +115,32 @@ func newSamples() *samples {
 }
 
 func (s *samples) take(now time.Time) bool {
-	return s.first.AllowN(now, 1) || s.later.AllowN(now, 1)
+	if s.first.AllowN(now, 1) {
+		return true
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.begun++
+	switch {
+	case s.due.IsZero():
+		if !s.later.AllowN(now, 1) {
+			return false
+		}
+		s.draw(now, s.begun)
+	case now.Sub(s.due) >= sampleWaits:
+		s.draw(now, min(s.begun, s.skip+1))
+	}
+	if s.skip > 0 {
+		s.skip--
+		return false
+	}
+	s.due = time.Time{}
+	return true
+}
+
+// draw makes one of the next so many due.
+func (s *samples) draw(now time.Time, among int) {
+	s.due, s.begun, s.skip = now, 0, rand.IntN(among)
 }
 
 // NewPods returns Pods that watch the pods of opted-in revisions in all namespaces once Run is

@@ -311,6 +311,39 @@ func TestSamplesOfAQuietTimeAreNotMadeUpFor(t *testing.T) {
 	}
 }
 
+// Any call of a burst is reported, and after many calls a few are reported soon enough.
+func TestSamplesAreOfAnyCall(t *testing.T) {
+	const burst, bursts = 10, 5000
+	s, now := newSamples(), time.Unix(1_800_000_000, 0)
+	var taken [burst]int
+	for range bursts {
+		now = now.Add(2 * sampleEvery)
+		for call := range burst {
+			if s.take(now) {
+				taken[call]++
+			}
+			now = now.Add(time.Millisecond)
+		}
+	}
+	for call, n := range taken {
+		if n < bursts/burst/2 || n > bursts/burst*2 {
+			t.Errorf("call %d of a burst was reported %d times of %d, want a tenth", call, n, bursts)
+		}
+	}
+	for range 100_000 {
+		s.take(now)
+	}
+	n := 0
+	for range 100 {
+		if now = now.Add(sampleEvery); s.take(now) {
+			n++
+		}
+	}
+	if n < 50 {
+		t.Errorf("%d of 100 calls were reported that come every %v after many had come at once, want most", n, sampleEvery)
+	}
+}
+
 func TestDeletedPodIsForgotten(t *testing.T) {
 	client := fake.NewClientset(newPod("a", "10.0.0.1"))
 	pods := runPodsOf(t, client)
