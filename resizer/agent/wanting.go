@@ -19,13 +19,20 @@ const (
 // loan unused (Escra, section 4). The zero value is ready to use.
 type wanting struct {
 	from    sample
-	unused  int // periods in a row
+	unused  unused
 	asked   int64
 	askedAt time.Time
 }
 
+// unused is periods in a row in which a loan was mostly unused, and the most that the container used in
+// one of them, in milli CPU. The last one alone may just be a pause between two requests.
+type unused struct {
+	periods int
+	most    int64
+}
+
 // repaid takes in that the container's loans have ended: they do not count against the next ones.
-func (w *wanting) repaid() { w.unused = 0 }
+func (w *wanting) repaid() { w.unused = unused{} }
 
 // add takes the next sample of a container that is owed so many milli CPU. It returns how much the
 // container wants beyond that, in milli CPU, and whether to ask for it now.
@@ -37,20 +44,22 @@ func (w *wanting) add(s sample, owed int64) (milli int64, ask bool) {
 	from, limit := w.from, s.Limit.CPUMilli
 	w.from = s
 	if passed > 2*peakWindow || s.CPU < from.CPU || limit < owed {
-		w.unused = 0 // it was not sampled for a while, is another, or lends
+		w.unused = unused{} // it was not sampled for a while, is another, or lends
 		return 0, false
 	}
 	used, borrowed := int64(float64(s.CPU-from.CPU)/float64(passed)*1000), limit-owed
 	switch {
 	case s.ThrottledPeriods > from.ThrottledPeriods:
-		w.unused, milli = 0, 2*limit-owed
+		w.unused, milli = unused{}, 2*limit-owed
 	case borrowed >= leastLoan && used < owed+borrowed/2:
-		if w.unused++; w.unused < unusedPeriods {
+		w.unused = unused{w.unused.periods + 1, max(w.unused.most, used)}
+		if w.unused.periods < unusedPeriods {
 			return 0, false
 		}
-		w.unused, milli = 0, max(0, used*keptNum/keptDen+wantStep-owed)/wantStep*wantStep
+		milli = min(borrowed, max(0, w.unused.most*keptNum/keptDen+wantStep-owed)/wantStep*wantStep)
+		w.unused = unused{}
 	default:
-		w.unused = 0
+		w.unused = unused{}
 		return 0, false
 	}
 	if milli == w.asked && s.at.Sub(w.askedAt) < askAgain {

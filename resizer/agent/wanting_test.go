@@ -49,6 +49,10 @@ func TestWanting(t *testing.T) {
 			[]int64{-1, -1, -1, -1, 400, -1}},
 		"nothing of a loan is used": {
 			[]period{{700, 100, false}, {700, 100, false}, {700, 100, false}, {700, 100, false}, {700, 100, false}}, []int64{-1, -1, -1, -1, 0}},
+		"less than half is used, and then nothing": {
+			[]period{{3500, 1900, false}, {3500, 1900, false}, {3500, 1900, false}, {3500, 1900, false}, {3500, 0, false}}, []int64{-1, -1, -1, -1, 1900}},
+		"half of a small loan is not used": {
+			[]period{{600, 540, false}, {600, 540, false}, {600, 540, false}, {600, 540, false}, {600, 540, false}}, []int64{-1, -1, -1, -1, 100}},
 		"used now and then": {
 			[]period{{1500, 700, false}, {1500, 700, false}, {1500, 1200, false}, {1500, 700, false}, {1500, 700, false}, {1500, 700, false}},
 			[]int64{-1, -1, -1, -1, -1, -1}},
