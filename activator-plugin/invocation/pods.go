@@ -102,17 +102,16 @@ const (
 // When one is due, any of as many as there were since the last one is reported: the next would always
 // be the first of a burst, or more often the one after a long one.
 type samples struct {
-	first, later *rate.Limiter
+	first *rate.Limiter
 
 	mu    sync.Mutex
-	begun int       // since the last that was due
-	due   time.Time // since when one is; zero when none is
-	skip  int       // how many more are not it
+	isDue bool
+	drawn time.Time // when skip was drawn last
+	begun int       // since then
+	skip  int       // how many more are not reported before the one that is due
 }
 
-func newSamples() *samples {
-	return &samples{first: rate.NewLimiter(0, samplesFirst), later: rate.NewLimiter(rate.Every(sampleEvery), 1)}
-}
+func newSamples() *samples { return &samples{first: rate.NewLimiter(0, samplesFirst)} }
 
 func (s *samples) take(now time.Time) bool {
 	if s.first.AllowN(now, 1) {
@@ -121,26 +120,24 @@ func (s *samples) take(now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.begun++
-	switch {
-	case s.due.IsZero():
-		if !s.later.AllowN(now, 1) {
-			return false
-		}
+	switch waited := now.Sub(s.drawn); {
+	case !s.isDue && waited < sampleEvery:
+		return false
+	case !s.isDue:
 		s.draw(now, s.begun)
-	case now.Sub(s.due) >= sampleWaits:
+	case waited >= sampleWaits:
 		s.draw(now, min(s.begun, s.skip+1))
 	}
-	if s.skip > 0 {
+	if s.isDue = s.skip > 0; s.isDue {
 		s.skip--
 		return false
 	}
-	s.due = time.Time{}
 	return true
 }
 
 // draw makes one of the next so many due.
 func (s *samples) draw(now time.Time, among int) {
-	s.due, s.begun, s.skip = now, 0, rand.IntN(among)
+	s.drawn, s.begun, s.skip = now, 0, rand.IntN(among)
 }
 
 // NewPods returns Pods that watch the pods of opted-in revisions in all namespaces once Run is
