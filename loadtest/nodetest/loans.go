@@ -29,7 +29,7 @@ func invocations(n int) []pool.Invocation {
 	begin := func(f function, surplus, want api.Resources) pool.Invocation {
 		return pool.Invocation{
 			// Each has a function of its own: on an emulated machine a probe may need what is
-			// lent, and then the safeguard suspends the function.
+			// lent, and then the safeguard suspends the function's donors.
 			ID: fmt.Sprintf("%s-%d", f.name, n), Function: fmt.Sprintf("%s-%d", f.key(), n), Pod: f.key(), Domain: f.namespace, Owner: owner,
 			Size: api.UnknownSize, Allocation: f.owed, Duration: 10 * time.Minute, Surplus: surplus, Want: want,
 		}

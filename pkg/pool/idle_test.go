@@ -124,20 +124,35 @@ var idleScenes = []play{
 		s.heartbeat(unlimited, map[string]int64{"a": 0, "b": 0})
 		s.expect(0, cpu(0), nil)
 	}},
-	{"the safeguard of an idle pod suspends its function", func(s scene) {
+	{"the safeguard of an idle pod suspends its function's idle pods, and no others", func(s scene) {
 		s.begin(idling("a", 300))
 		s.begin(invocation("b", time.Minute, cpu(0), cpu(200)))
 		s.end("a")
 		s.equal(int64(0), s.safeguardSeen("a", false)) // for what it used before
 		s.equal(int64(200), s.safeguardSeen("a", true))
 		s.expect(1, cpu(0), nil)
-		s.begin(idling("a", 300))
+		s.equal([]pool.Suspension{{Function: "default/f-00001", Idle: true, Until: s.clock.Now().Add(pool.SuspendLeast).Local()}}, s.read().Suspended)
+		next := idling("a2", 300)
+		next.Pod, next.Surplus = "default/a", cpu(100)
+		s.begin(next)
 		s.equal(int64(0), s.safeguardSeen("a", true))
-		s.end("a")
+		s.expect(2, cpu(0), map[string]pool.Balance{"a": {Lent: cpu(100)}, "b": {Borrowed: cpu(100)}})
+		s.end("a2")
 		s.expect(1, cpu(0), nil)
 		s.pass(pool.SuspendLeast)
 		s.open()
-		s.begin(idling("a", 300))
+		next = idling("a3", 300)
+		next.Pod = "default/a"
+		s.begin(next)
+		s.end("a3")
+		s.expect(0, cpu(300), nil)
+	}},
+	{"the safeguard of a pod in flight suspends its function's pods in flight, and no idle ones", func(s scene) {
+		lends := idling("a", 300)
+		lends.Surplus = cpu(100)
+		s.begin(lends)
+		s.equal(int64(0), s.safeguardSeen("a", false))
+		s.expect(1, cpu(0), nil)
 		s.end("a")
 		s.expect(0, cpu(300), nil)
 	}},

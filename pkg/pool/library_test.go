@@ -7,7 +7,7 @@ import (
 )
 
 // textOfThisLibrary is the hash of what is in lua in the version thisLibrary.
-const textOfThisLibrary = "9f26113a18fefb211eae54f28b067aecb34984aba594204dd492b8438bc71b96"
+const textOfThisLibrary = "89c3bbbb3281a86dc564fcc1648335a3421a420bfb2b9340e02523c29cf91521"
 
 // Parts of two releases share a Redis while one is upgraded to the other. With another text under the same version, one
 // would call the other's functions.

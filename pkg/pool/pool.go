@@ -5,6 +5,7 @@ package pool
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"libra.dev/libra/pkg/api"
@@ -18,9 +19,9 @@ const LeaseTTL = 5 * time.Second
 // every Begin writes a lease.
 const renewEvery = LeaseTTL / 5
 
-// A strike of the safeguard suspends lending of a function's CPU for SuspendLeast. Each further
-// strike doubles that, up to SuspendMost. The strikes are forgotten when the CPU has been free to
-// lend again for SuspendMost.
+// A strike of the safeguard suspends lending of a function's CPU for SuspendLeast, by its donors in
+// flight or by its idle ones, whichever it was. Each further strike doubles that, up to SuspendMost.
+// The strikes are forgotten when the CPU has been free to lend again for SuspendMost.
 const (
 	SuspendLeast = 10 * time.Second
 	SuspendMost  = 10 * time.Minute
@@ -171,10 +172,22 @@ type Balance struct {
 	Trace string
 }
 
-// Suspension says until when a function puts no CPU into the pool.
+// Suspension says until when a function's donors put no CPU into the pool: those in flight, or the Idle ones.
 type Suspension struct {
 	Function string // namespace/revision
+	Idle     bool
 	Until    time.Time
+}
+
+// Compare orders Suspensions by function, those of donors in flight first.
+func (s Suspension) Compare(o Suspension) int {
+	if c := strings.Compare(s.Function, o.Function); c != 0 || s.Idle == o.Idle {
+		return c
+	}
+	if s.Idle {
+		return 1
+	}
+	return -1
 }
 
 // Flight is an invocation in flight that is Ranked.
@@ -200,7 +213,7 @@ type State struct {
 	Needs     map[string]int64    // by namespace/name, of the Agent's last heartbeat
 	InFlight  map[string][]Flight // by namespace/name, in the order of their Begins
 	Available api.Resources       // surplus in the pool that nobody has borrowed
-	Suspended []Suspension        // by Function
+	Suspended []Suspension        // in the order of Compare
 	// Unseen are the pods, by namespace/name, in which there may be invocations that began before
 	// the epoch, that have lapsed, or whose clients went away.
 	Unseen []string
@@ -216,8 +229,8 @@ type Pool interface {
 	// Begin puts the invocation's surplus into its node's pool and takes up to what it wants, from
 	// the longest-lasting entries of its domain first. It returns what was borrowed. Nothing is
 	// lent on a node that is not open, or to or from a pod that does not take part (Heartbeat). A
-	// pod keeps its memory floor and 1 milli CPU of its Allocation, and a function that is
-	// suspended (Safeguard) puts in no CPU.
+	// pod keeps its memory floor and 1 milli CPU of its Allocation, and a function whose
+	// donors in flight are suspended (Safeguard) puts in no CPU.
 	//
 	// A pod's share is one entry. With several invocations in the pod, up to their Concurrency, the
 	// entry is the least of each Surplus and of the Allocation minus all their Needs. Loans above
@@ -236,9 +249,9 @@ type Pool interface {
 	//     pod that takes part when the next epoch's first Whole Heartbeat comes.
 	//
 	// An End that leaves a pod empty makes it an idle donor, which lends the invocation's
-	// IdleCPUMilli for IdleMost, unless the End is Late or the function is suspended. It stays one
-	// until the next Begin in the pod, which treats its loans like any others, until its safeguard
-	// fires, or until its Owner's lease expires.
+	// IdleCPUMilli for IdleMost, unless the End is Late or the function's idle donors are
+	// suspended. It stays one until the next Begin in the pod, which treats its loans like any
+	// others, until its safeguard fires, or until its Owner's lease expires.
 	//
 	// An invocation that still wants something, because there was not enough or a donor has ended,
 	// gets it when a Begin puts surplus into its domain, a loan there ends, or a Heartbeat comes.
@@ -265,8 +278,8 @@ type Pool interface {
 	// what is on loan ends with the next Heartbeat.
 	Heartbeat(ctx context.Context, node string, hb Heartbeat) (open bool, err error)
 	// Safeguard takes all the CPU that the pod put in, lent or not, out of the node's pool,
-	// suspends lending of its function, and returns how much was on loan, in milli CPU. The
-	// invocations in the pod lend no more of it. Nothing changes when the pod put in none, or when
+	// suspends its function's donors in flight or its idle ones, whichever the pod is, and returns
+	// how much was on loan, in milli CPU. The invocations in the pod lend no more of it. Nothing changes when the pod put in none, or when
 	// it is no longer, or not yet, idle as the agent saw it: then the use was not that of the
 	// present donor. Memory needs no safeguard: a limit on it is never lowered.
 	Safeguard(ctx context.Context, node, pod string, idle bool) (revokedMilli int64, err error)

@@ -3,7 +3,6 @@ package pool
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"libra.dev/libra/pkg/api"
@@ -77,7 +76,7 @@ func parseState(reply []any) (State, error) {
 		}
 	})
 	i.each(func(of *items) {
-		s.Suspended = append(s.Suspended, Suspension{Function: next[string](of), Until: time.UnixMilli(next[int64](of))})
+		s.Suspended = append(s.Suspended, Suspension{Function: next[string](of), Idle: next[int64](of) == 1, Until: time.UnixMilli(next[int64](of))})
 	})
 	i.each(func(of *items) {
 		pod := next[string](of)
@@ -88,6 +87,6 @@ func parseState(reply []any) (State, error) {
 	s.Now = time.UnixMilli(next[int64](i))
 	i.each(func(of *items) { s.Needs[next[string](of)] = next[int64](of) })
 	s.Unseen, s.Raised = i.names(), i.names()
-	slices.SortFunc(s.Suspended, func(x, y Suspension) int { return strings.Compare(x.Function, y.Function) })
+	slices.SortFunc(s.Suspended, Suspension.Compare)
 	return s, i.err
 }

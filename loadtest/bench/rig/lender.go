@@ -85,7 +85,7 @@ type Loan struct {
 }
 
 // Begin begins an invocation in the pod and returns its ID. Each one is of a
-// separate function, because the safeguard suspends the function, not the pod.
+// separate function, because the safeguard suspends all of a function's donors in flight.
 func (l *Lender) Begin(ctx context.Context, p Pod, surplus, want api.Resources) (id string, borrowed api.Resources, err error) {
 	return l.BeginOf(ctx, strconv.Itoa(l.begun+1), p, surplus, want)
 }

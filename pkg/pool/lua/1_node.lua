@@ -202,7 +202,8 @@ local function begin_epoch(first_key, now, had_epoch)
     turn = '',       -- the domain that was lent to first, the last time that several wanted something
     capped = false,  -- a domain was held to its part for the sake of others
     on_loan = {0, 0},
-    struck = {},     -- by function
+    struck = {},     -- by function: the strikes against its donors in flight
+    struck_idle = {}, -- and those against its idle donors
     unseen = {},     -- by pod and owner: how many invocations there are that the pool cannot identify
     raised = {},     -- the pods that borrow CPU, or did since the last heartbeat
     name = string.match(first_key, '{(.*)}'),

@@ -1,23 +1,25 @@
 
--- The safeguard's strikes against a function: how many, and until when it lends no CPU. Strikes
--- that suspend for longer than any strike can are from before the clock went back.
+-- The safeguard's strikes against a function's donors in flight, or against its idle ones: how many,
+-- and until when they lend no CPU. Neither says anything of the other: a prediction was wrong, or an
+-- idle pod uses more than its last invocation stated. Strikes that suspend for longer than any strike
+-- can are from before the clock went back.
 local function forgotten(strikes, now, most_ms)
   return strikes.count == 0 or strikes.till + most_ms <= now or now + most_ms < strikes.till
 end
 
-local function suspended_till(node, func, most_ms)
-  local strikes = node.struck[func]
+local function suspended_till(node, struck, func, most_ms)
+  local strikes = struck[func]
   if strikes and strikes.till > node.now and not forgotten(strikes, node.now, most_ms) then
     return strikes.till
   end
   return 0
 end
 
-local function strike(node, func, least_ms, most_ms)
-  local strikes = node.struck[func]
+local function strike(node, struck, func, least_ms, most_ms)
+  local strikes = struck[func]
   if not strikes or forgotten(strikes, node.now, most_ms) then
     strikes = {count = 0, till = 0}
-    node.struck[func] = strikes
+    struck[func] = strikes
   end
   strikes.till = node.now + math.min(least_ms * 2 ^ math.min(strikes.count, 10), most_ms)
   strikes.count = strikes.count + 1
@@ -28,12 +30,13 @@ local function spared(node, pod, func, cpu, memory, most_ms)
   if cpu + memory == 0 or not (node.floors[pod] and is_open(node)) then
     return NOTHING
   end
-  return volume(suspended_till(node, func, most_ms) == 0 and cpu or 0, memory)
+  return volume(suspended_till(node, node.struck, func, most_ms) == 0 and cpu or 0, memory)
 end
 
 -- idles says whether the pod of an invocation that ends goes on lending.
 local function idles(node, inv, late, most_ms)
-  return not late and inv.idle_cpu > 0 and node.floors[inv.pod] and suspended_till(node, inv.func, most_ms) == 0 and is_open(node)
+  return not late and inv.idle_cpu > 0 and node.floors[inv.pod] and suspended_till(node, node.struck_idle, inv.func, most_ms) == 0
+    and is_open(node)
 end
 
 -- An invocation whose need is not known needs its whole allocation.
@@ -287,16 +290,17 @@ local function safeguard(node, args, least_ms, most_ms, seen_idle)
   if not here or here.spare[CPU] + here.lent[CPU] == 0 or (here.idle ~= nil) ~= (seen_idle == 1) then
     return 0
   end
-  local func, domain, revoked = here.idle and here.idle.func or here[1].func, here.domain, here.lent[CPU]
+  local domain, revoked = here.domain, here.lent[CPU]
   for _, inv in ipairs(here) do
     inv.safeguarded = true
   end
   if here.idle then
+    strike(node, node.struck_idle, here.idle.func, least_ms, most_ms)
     drop_pod(node, here)
   else
+    strike(node, node.struck, here[1].func, least_ms, most_ms)
     forfeit(node, here, CPU)
   end
-  strike(node, func, least_ms, most_ms)
   node.woken = pod
   feed(node, {[domain] = true})
   return revoked
@@ -339,9 +343,11 @@ local function reap(node, most_ms)
     end
   end
   lapse(node, node.leases)
-  for func, strikes in pairs(node.struck) do
-    if forgotten(strikes, node.now, most_ms) then
-      node.struck[func] = nil
+  for _, struck in ipairs({node.struck, node.struck_idle}) do
+    for func, strikes in pairs(struck) do
+      if forgotten(strikes, node.now, most_ms) then
+        struck[func] = nil
+      end
     end
   end
   for pod, by_owner in pairs(node.unseen) do
@@ -390,10 +396,12 @@ end
 
 local function suspensions(node, most_ms)
   local list = {}
-  for func in pairs(node.struck) do
-    local till = suspended_till(node, func, most_ms)
-    if till > 0 then
-      list[#list + 1] = {func, till}
+  for idle, struck in pairs({[0] = node.struck, [1] = node.struck_idle}) do
+    for func in pairs(struck) do
+      local till = suspended_till(node, struck, func, most_ms)
+      if till > 0 then
+        list[#list + 1] = {func, idle, till}
+      end
     end
   end
   return list

@@ -144,8 +144,8 @@ func (m *model) checkBegun(t *rapid.T, b *begun) {
 	if len(n.in(b.Pod)) > 1 && !m.hadUnseen[b.Pod] && put.CPUMilli > before.CPUMilli {
 		t.Fatalf("pod %s had %v in the pool, and %v once %s was in it, too", b.Pod, before, put, b.ID)
 	}
-	// Invariant 4: a function whose safeguard has fired does not lend.
-	if n.suspended(now, b.Function) && put.CPUMilli > 0 {
+	// Invariant 4: after a strike, a function's donors in flight lend no CPU for a while.
+	if n.suspended(now, donors{b.Function, false}) && put.CPUMilli > 0 {
 		t.Fatalf("%s is suspended, and %s put in %v", b.Function, b.ID, put)
 	}
 	if !put.IsZero() {

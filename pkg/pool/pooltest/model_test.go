@@ -559,8 +559,8 @@ func (m *model) safeguard(t *rapid.T) {
 		return
 	}
 	m.checkFed(t, lentIn)
-	if !m.node().suspended(m.nowMillis(), donor.Function) {
-		t.Fatalf("safeguard of %s did not suspend %s", pod, donor.Function)
+	if !m.node().suspended(m.nowMillis(), donors{donor.Function, idle}) {
+		t.Fatalf("safeguard of %s did not suspend %s, idle: %t", pod, donor.Function, idle)
 	}
 	after := m.state()
 	if again := m.safeguardOnce(t, pod, idle); again != 0 {

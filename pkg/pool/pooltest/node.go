@@ -27,7 +27,7 @@ type memoryNode struct {
 	begins     int                   // so far
 	pods       map[string]*memoryPod // with invocations in them, by name
 	loans      map[loan]api.Resources
-	struck     map[string]strikes // by function
+	struck     map[donors]strikes
 	unseen     map[inPod]unseen
 	raised     map[string]bool // pods that borrow CPU, or did since the last heartbeat
 	another    int64           // when another version of the pool was last told of invocations on the node
@@ -77,7 +77,7 @@ func newMemoryNode(epoch string) *memoryNode {
 		begun:      make(map[string]*begun),
 		pods:       make(map[string]*memoryPod),
 		loans:      make(map[loan]api.Resources),
-		struck:     make(map[string]strikes),
+		struck:     make(map[donors]strikes),
 		unseen:     make(map[inPod]unseen),
 		raised:     make(map[string]bool),
 	}
@@ -173,7 +173,7 @@ func (n *memoryNode) spared(now int64, inv pool.Invocation) (surplus api.Resourc
 		return surplus
 	}
 	surplus = inv.Surplus
-	if n.suspended(now, inv.Function) {
+	if n.suspended(now, donors{inv.Function, false}) {
 		surplus.CPUMilli = 0
 	}
 	return surplus
@@ -300,7 +300,7 @@ func (n *memoryNode) forgetEnds(now int64) {
 
 func (n *memoryNode) forget(now int64) {
 	n.forgetEnds(now)
-	maps.DeleteFunc(n.struck, func(_ string, s strikes) bool { return s.forgotten(now) })
+	maps.DeleteFunc(n.struck, func(_ donors, s strikes) bool { return s.forgotten(now) })
 	maps.DeleteFunc(n.unseen, func(_ inPod, u unseen) bool { return u.forgotten(now) })
 	if n.another+pool.LeaseTTL.Milliseconds() <= now {
 		n.another = 0

@@ -84,7 +84,7 @@ func (n *memoryNode) leave(now int64, b *begun, how parting) (moved bool) {
 // idles says whether the pod of b, which was the last in it, goes on lending.
 func (n *memoryNode) idles(now int64, b *begun) bool {
 	_, takesPart := n.beat.Pods[b.Pod]
-	return b.IdleCPUMilli > 0 && n.open(now) && takesPart && !n.suspended(now, b.Function)
+	return b.IdleCPUMilli > 0 && n.open(now) && takesPart && !n.suspended(now, donors{b.Function, true})
 }
 
 // wake ends what an idle donor lends, and says what settle does.

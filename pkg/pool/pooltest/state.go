@@ -34,11 +34,12 @@ func (n *memoryNode) state(now int64) pool.State {
 			s.Available = s.Available.Add(p.spare)
 		}
 	}
-	for _, function := range slices.Sorted(maps.Keys(n.struck)) {
-		if n.suspended(now, function) {
-			s.Suspended = append(s.Suspended, pool.Suspension{Function: function, Until: time.UnixMilli(n.struck[function].until)})
+	for of, struck := range n.struck {
+		if n.suspended(now, of) {
+			s.Suspended = append(s.Suspended, pool.Suspension{Function: of.function, Idle: of.idle, Until: time.UnixMilli(struck.until)})
 		}
 	}
+	slices.SortFunc(s.Suspended, pool.Suspension.Compare)
 	for in, u := range n.unseen {
 		if u.lapsed() && !u.forgotten(now) && !slices.Contains(s.Unseen, in.pod) {
 			s.Unseen = append(s.Unseen, in.pod)

@@ -2,10 +2,16 @@ package pooltest
 
 import "libra.dev/libra/pkg/pool"
 
-// strikes are the safeguard's strikes against a function.
+// donors are a function's pods with invocations in them, or its idle ones.
+type donors struct {
+	function string
+	idle     bool
+}
+
+// strikes are the safeguard's strikes against donors.
 type strikes struct {
 	count int
-	until int64 // until when its CPU is not lent
+	until int64 // until when their CPU is not lent
 }
 
 func (n *memoryNode) safeguard(now int64, pod string, idle bool) (revokedMilli int64) {
@@ -15,12 +21,12 @@ func (n *memoryNode) safeguard(now int64, pod string, idle bool) (revokedMilli i
 	}
 	if idle {
 		revokedMilli = n.lent(p).CPUMilli
-		n.strike(now, p.idle.Function)
+		n.strike(now, donors{p.idle.Function, true})
 		n.wake(now, p)
 	} else {
 		here := n.in(pod)
 		revokedMilli = n.forfeit(p, cpuOf)
-		n.strike(now, here[0].Function)
+		n.strike(now, donors{here[0].Function, false})
 		for _, b := range here {
 			b.safeguarded = true
 		}
@@ -29,8 +35,8 @@ func (n *memoryNode) safeguard(now int64, pod string, idle bool) (revokedMilli i
 	return revokedMilli
 }
 
-func (n *memoryNode) strike(now int64, function string) {
-	s := n.struck[function]
+func (n *memoryNode) strike(now int64, of donors) {
+	s := n.struck[of]
 	if s.forgotten(now) {
 		s = strikes{}
 	}
@@ -40,11 +46,11 @@ func (n *memoryNode) strike(now int64, function string) {
 	}
 	s.count++
 	s.until = now + suspended.Milliseconds()
-	n.struck[function] = s
+	n.struck[of] = s
 }
 
-func (n *memoryNode) suspended(now int64, function string) bool {
-	s := n.struck[function]
+func (n *memoryNode) suspended(now int64, of donors) bool {
+	s := n.struck[of]
 	return now < s.until && !s.forgotten(now)
 }
 
