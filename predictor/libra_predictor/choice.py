@@ -4,7 +4,7 @@ All are measured on held-out calls: each call is answered by a model of the half
 in.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -61,7 +61,7 @@ class Fit:
     # For CPU and memory, by position: the answer to each sample whose demand was seen, learned without that
     # sample.
     held_out: tuple[dict[int, int], dict[int, int]]
-    censored: int
+    censored: int  # calls
     gate: tuple[float, float, float] | None
 
 
@@ -81,7 +81,7 @@ class _Choice:
 
     estimate: Estimate
     held_out: dict[int, int]
-    censored: int
+    censored: frozenset[int]  # the calls of the window
     accuracy: float | None
     largest_size: int  # of the answers
 
@@ -104,7 +104,8 @@ def fit(
     if inherited is not None:
         tables = (inherited.cpu_milli, inherited.memory_bytes, inherited.duration_ms)
         before = [
-            Estimate(INHERITED, table, unknown)
+            # Answers of 0 are those of a function that was not learned.
+            Estimate(INHERITED, table, unknown) if unknown else None
             for table, unknown in zip(tables, inherited.unknown, strict=True)
         ]
     sizes_before = UNKNOWN_SIZE if inherited is None else inherited.largest_size
@@ -129,7 +130,7 @@ def fit(
         estimators=(cpu.estimate.estimator, memory.estimate.estimator, duration.estimator),
         cpu_time_estimator=cpu_time.estimator,
         held_out=(cpu.held_out, memory.held_out),
-        censored=cpu.censored + memory.censored,
+        censored=len(cpu.censored | memory.censored),
         gate=None
         if cpu.accuracy is None or memory.accuracy is None or fitted is None
         else (cpu.accuracy, memory.accuracy, fitted),
@@ -153,7 +154,6 @@ def _resource(
     if estimator == MOVING_WINDOW:
         return _moving_window(samples, resource, largest)
     found = labels([resource.use(sample) for sample in samples], resource.step, largest)
-    censored = sum(label.censored for label in found)
     own = [*class_models(found, class_model(found)), histogram(found)]
     answered: list[dict[int, int]] = [{} for _ in own]  # for each estimate: its answer to label i
     right: list[bool] = []
@@ -179,7 +179,7 @@ def _resource(
     return _Choice(
         _tried(own[best], found),
         {found[i].use: answer for i, answer in answered[best].items()},
-        censored,
+        _censored(found),
         sum(right) / len(right) if right else None,
         sizes_before if own[best] is inherited else max(label.size for label in found),
     )
@@ -200,7 +200,11 @@ def _moving_window(samples: Sequence[Sample], resource: Resource, largest: int) 
         else label
         for label in labels(lately, resource.step, largest)
     ]
-    return _Choice(moving_window(found), {}, sum(label.censored for label in found), None, MAX_SIZE)
+    return _Choice(moving_window(found), {}, _censored(found), None, MAX_SIZE)
+
+
+def _censored(found: Iterable[Label]) -> frozenset[int]:
+    return frozenset(label.use for label in found if label.censored)
 
 
 def _rank(

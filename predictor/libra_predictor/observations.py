@@ -114,7 +114,7 @@ def parse(fields: Mapping[bytes, bytes]) -> Observed | Useless:
         limit_memory_bytes=observation.limit_at_peak.memory_bytes,
         throttled_share=observation.throttled_share,
         first=observation.first,
-        failed=not 200 <= observation.status < 300,
+        failed=not 200 <= observation.status < 400,
         cpu_time_ns=observation.cpu_time_ns,
     )
     # A kill at the memory limit is the plainest sign of a demand. Other failures tell of none.

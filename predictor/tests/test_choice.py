@@ -198,6 +198,14 @@ def test_answers_of_the_revision_before_stay_until_its_own_are_better() -> None:
     assert fitted(drawn(related, seed=3), inherited=too_little).estimators == (XGBOOST,) * 3
 
 
+def test_answers_of_a_revision_that_was_not_learned_are_not_kept() -> None:
+    unlearned = Answers(constant(0), constant(0), constant(0), (0, 0, 0))
+    learned = fitted([Sample(1000, 10**9, 290, 50 * MI, *LARGEST, 0.0)] * 12, inherited=unlearned)
+    assert learned.answers.at(1000)[:2] == (300, 64 * MI)
+    assert learned.answers.unknown[:2] == (300, 64 * MI)
+    assert INHERITED not in learned.estimators
+
+
 def test_one_sample_is_enough() -> None:
     (only,) = samples = drawn(related, 1)
     learned = fitted(samples)
@@ -212,6 +220,8 @@ def test_a_demand_that_was_not_seen_is_tried_at_once() -> None:
     throttled = Sample(10**8, 10**9, 1000, 200 * MI, 1000, 1 << 30, 0.5)
     learned = fitted([*calm, throttled])
     assert learned.censored == 1
+    both = Sample(10**8, 10**9, 1000, 1 << 30, 1000, 1 << 30, 0.5)
+    assert fitted([*calm, both]).censored == 1, "it is one call"
     assert learned.answers.at(10**8)[0] == 2000
     assert learned.answers.at(10**9)[0] == 2000
     assert learned.answers.at(10**3)[0] < 500, "smaller inputs are not concerned"

@@ -36,6 +36,13 @@ def test_what_a_borrower_was_lent_is_in_the_limit() -> None:
     assert (observed.sample.limit_cpu_milli, observed.sample.limit_memory_bytes) == (1500, 0)
 
 
+@pytest.mark.parametrize("status", [200, 204, 303, 304])
+def test_a_call_that_answers_without_an_error_is_learned(status: int) -> None:
+    observed = parse(entry(status=status))
+    assert isinstance(observed, Observed)
+    assert not observed.sample.failed
+
+
 def test_a_call_that_failed_at_its_memory_limit_is_told_apart() -> None:
     observed = parse(entry(status=502, peak=AT_LIMIT))
     assert isinstance(observed, Observed)
