@@ -49,7 +49,10 @@ def announcement(changed: Sequence[Published], dropped: Collection[str] = ()) ->
 
 
 async def announce(connection: Connection, message: Announcement) -> None:
-    """Publishes message. Raises UNREACHABLE. No replica relies on hearing it."""
+    """Publishes message. Raises UNREACHABLE.
+
+    No replica relies on hearing it. An activator that has a table asks for a newer one only now and then.
+    """
     await connection.client.publish(CHANNEL, message.model_dump_json())
 
 

@@ -43,6 +43,7 @@ class Predictor:
         self._lock = Lock(self._connection, lease_seconds)
         self._before: dict[str, Function] = {}
         self._redis_was_lost = False  # and the store does not have all of it again yet
+        self._anew = True  # knows of no earlier learner, or learned for less than a minute as the first
         self._settled = settings.role == "serve"  # whether it need not learn more to be ready
         self._stopping = asyncio.Event()
 
@@ -84,7 +85,9 @@ class Predictor:
         while not self._stopping.is_set():
             wait = self._lease / _TRIES_A_LEASE * random.uniform(0.5, 1)  # noqa: S311
             try:
-                hold = await self._lock.acquire(self._replica.fence)
+                hold = await self._lock.acquire(
+                    self._replica.fence, self._replica.history, self._anew or not self._replica.fence
+                )
             except UNREACHABLE as error:
                 self._connection.failed(error)
                 hold, wait = None, back_off.next()
@@ -97,7 +100,7 @@ class Predictor:
             await first_of(asyncio.sleep(wait), self._stopping.wait())
 
     async def _learn_while(self, hold: Hold) -> None:
-        self._replica.fence = max(self._replica.fence, hold.fence)
+        self._replica.fence, self._replica.history = max(self._replica.fence, hold.fence), hold.history
         self._replica.learning = True
         hold = replace(hold, redis_was_lost=hold.redis_was_lost or self._redis_was_lost)
         learning = Learning(self._settings, self._connection, self._store, hold, self._replica)
@@ -115,6 +118,7 @@ class Predictor:
             if learning.loaded.is_set():
                 self._before = learning.functions
             self._redis_was_lost = hold.redis_was_lost and not learning.saved
+            self._anew = hold.anew and not learning.saved
             learning.end()
             self._replica.learning = False
             await self._lock.release(hold)

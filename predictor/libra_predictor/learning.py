@@ -30,6 +30,7 @@ MOST_AWAKE: Final = 300  # functions kept unpacked, ready to observe and refit, 
 SAVE_SECONDS: Final = 0.1  # between two saves, and so between two announcements
 _READ_SECONDS = 0.25  # between two reads while there is something to read: a read costs more than its entries
 _MOST_UNSAVED = 5000  # entries read and not acknowledged
+_ANEW_SECONDS = 60.0  # before the store counts as complete if this learner began with nothing
 _AFTER_FAILURE_SECONDS = 30.0  # before a function whose refit failed is refitted again
 _RETIRE_SECONDS = 60.0  # between two looks for functions to retire
 _MILLISECONDS_A_DAY = 86_400_000
@@ -67,6 +68,8 @@ class Learning:
         self.functions: dict[str, Function] = {}
         self.loaded = asyncio.Event()
         self.saved = False
+        # A replica that knows more has taken over by then.
+        self._complete_from = time.monotonic() + (_ANEW_SECONDS if hold.anew else 0)
         # Set once everything recorded before the start is learned, and the answers of pressing refits served.
         self.caught_up = asyncio.Event()
         self._settings = settings
@@ -188,14 +191,23 @@ class Learning:
         """Restores from this replica's memory what a lost Redis no longer has."""
         kept = 0
         for name, function in before.items():
-            stored = self.functions.get(name)
-            if stored is None or id_order(stored.learned_to) < id_order(function.learned_to):
-                self.functions[name] = function
-                self._awake(function)
-                self._mark(name)
-                kept += 1
+            stored, served = self.functions.get(name), self._replica.functions.get(name)
+            if stored is not None and not stored.published.is_anew(function.published):
+                if id_order(stored.learned_to) >= id_order(function.learned_to):
+                    continue
+            elif (
+                served is not None
+                and served.version > function.published.version
+                and not served.is_anew(function.published)
+            ):
+                continue  # another replica has learned more since
+            self.functions[name] = function
+            self._awake(function)
+            self._mark(name)
+            kept += 1
         for name, published in self._replica.functions.items():
-            if name not in self.functions:
+            stored = self.functions.get(name)
+            if stored is None or stored.published.is_anew(published):
                 self.functions[name] = _adopted(published, self._settings)
                 self._announced[name] = published.version
                 self._mark(name)
@@ -327,7 +339,7 @@ class Learning:
             self._observe(function, entry.id, observed)
         except Exception:
             # One entry must not keep all others from being learned.
-            _skipped.add(1, {"reason": "failed"})
+            _skipped.add(1, {"reason": "error"})
             log.exception("entry %s of %s skipped: function=%s", entry.id, STREAM, observed.function)
 
     def _function(self, observed: Observed) -> Function:
@@ -442,7 +454,9 @@ class Learning:
         self._unsaved.clear()
         learned = list(self._unacknowledged)
         await self._save_changed(self._changed)
-        self.saved = self.loaded.is_set()
+        if self.loaded.is_set() and not self.saved and time.monotonic() >= self._complete_from:
+            await self._store.complete(self._hold)
+            self.saved = True
         await self._stream.acknowledge(learned)
         for entry_id in learned:
             self._unacknowledged.pop(entry_id, None)
@@ -500,7 +514,12 @@ class Learning:
             try:
                 await announce(self._connection, announcement(changed, gone))
             except UNREACHABLE as error:
+                # Saved again, they are announced again.
                 self._connection.failed(error)
+                self._changed |= {p.function: None for p in changed if p.function in self.functions}
+                self._dropped |= dict.fromkeys(gone)
+                self._save_in_time()
+                return
         self._announced |= {p.function: p.version for p in changed if p.function in self.functions}
 
     def _want_refit(self, function: Function) -> None:

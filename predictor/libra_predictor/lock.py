@@ -20,14 +20,20 @@ log = logging.getLogger(__name__)
 
 LOCK: Final = "libra:predictor:{state}:lock"
 FENCE: Final = "libra:predictor:{state}:fence"
+HISTORY: Final = "libra:predictor:{state}:history"  # names all that Redis has had since it was empty
 LEASE_SECONDS: Final = 10.0
+_ANEW: Final = "anew-"  # begins the token of a holder that began with nothing
 
 _ACQUIRE = """
-if not redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return {0, 0} end
-local fence, above = redis.call('INCR', KEYS[2]), tonumber(ARGV[3])
-if fence > above then return {fence, 0} end
-redis.call('SET', KEYS[2], above + 1)
-return {above + 1, 1}
+local above, known, anew = tonumber(ARGV[3]), ARGV[4], ARGV[5]
+local holder, fence = redis.call('GET', KEYS[1]), tonumber(redis.call('GET', KEYS[2]) or 0)
+local history = redis.call('GET', KEYS[3]) or ARGV[1]
+local lost = above > 0 and (fence < above or known ~= '' and known ~= history)
+if holder and not (lost and string.find(holder, anew, 1, true) == 1) then return {0, 0, history} end
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+redis.call('SET', KEYS[2], math.max(fence, above))
+redis.call('SET', KEYS[3], history)
+return {redis.call('INCR', KEYS[2]), lost and 1 or 0, history}
 """
 _RENEW = "return redis.call('GET', KEYS[1]) == ARGV[1] and redis.call('PEXPIRE', KEYS[1], ARGV[2]) or 0"
 _RELEASE = "return redis.call('GET', KEYS[1]) == ARGV[1] and redis.call('DEL', KEYS[1]) or 0"
@@ -47,7 +53,9 @@ class Hold:
 
     token: str
     fence: int
-    redis_was_lost: bool  # Redis' fence was behind one seen before
+    history: str = ""
+    redis_was_lost: bool = False  # since this replica saw it
+    anew: bool = False
 
 
 class Lock:
@@ -62,16 +70,22 @@ class Lock:
         self._renew = connection.client.register_script(_RENEW)
         self._release = connection.client.register_script(_RELEASE)
 
-    async def acquire(self, above: int) -> Hold | None:
-        """Takes the lock if it is free, with a fence greater than above. Raises UNREACHABLE."""
-        token, asked = secrets.token_hex(16), time.monotonic()
-        reply = self._acquire(keys=[LOCK, FENCE], args=[token, self._milliseconds, above])
-        fence, went_back = await cast(Awaitable[list[int]], reply)
+    async def acquire(self, above: int, history: str = "", anew: bool = False) -> Hold | None:
+        """Takes the lock if it is free, with a fence greater than above. Raises UNREACHABLE.
+
+        above is the greatest fence that this replica knows, and history is what Redis had under HISTORY then.
+        anew says that this replica begins with nothing: then it loses the lock to one that knows what Redis
+        has lost.
+        """
+        token, asked = (_ANEW if anew else "") + secrets.token_hex(16), time.monotonic()
+        arguments: list[str | int] = [token, self._milliseconds, above, history, _ANEW]
+        reply = self._acquire(keys=[LOCK, FENCE, HISTORY], args=arguments)
+        fence, lost, now = await cast(Awaitable[tuple[int, int, bytes]], reply)
         if fence == 0:
             return None
         self._until = asked + self._lease
         _held.set(1)
-        return Hold(token, fence, redis_was_lost=bool(went_back) and above > 0)
+        return Hold(token, fence, now.decode(), bool(lost), anew)
 
     async def keep(self, hold: Hold) -> None:
         """Renews the lock for as long as that works, then raises LockLostError."""

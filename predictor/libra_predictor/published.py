@@ -89,6 +89,10 @@ class Published:
             duration,
         )
 
+    def is_anew(self, known: "Published") -> bool:
+        """Whether this is of a learner that began with nothing on the function, and known is not."""
+        return self.stage is Stage.PROFILING and known.stage is not Stage.PROFILING
+
     def answers_with_offset(self) -> Answers:
         """The answers raised by the offset, for a function that begins with them."""
         answers, (cpu, memory, duration) = self.answers, self.answers.unknown

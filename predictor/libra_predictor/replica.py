@@ -14,7 +14,7 @@ from libra_predictor.announcements import Announcement, announcements
 from libra_predictor.connection import UNREACHABLE, BackOff, Connection
 from libra_predictor.model import FunctionModel, model_name
 from libra_predictor.published import Published, Stage
-from libra_predictor.store import Refused, Store, StoreUnreachableError, parts
+from libra_predictor.store import Index, Refused, Store, StoreUnreachableError, parts
 from libra_predictor.tasks import first_of
 
 log = logging.getLogger(__name__)
@@ -29,6 +29,7 @@ class Replica:
         self.functions: dict[str, Published] = {}
         self.read = asyncio.Event()  # set once the store has been read
         self.fence = 0  # the greatest seen
+        self.history = ""  # of the store that the functions are from, or empty when that is not known
         self._learning = False
         self._repository = repository
         self._store = store
@@ -131,20 +132,21 @@ class Replica:
         async with self._reading:
             index = await self._store.index()
             self.fence = max(self.fence, index.fence)
+            if index.complete or not self.history:
+                self.history = index.history
             changed = {name: t for name, t in index.tokens.items() if self._tokens.get(name) != t}
             await self._load(changed, changed)
             if not self._learning:
-                self._drop_absent(index.fence, frozenset(self.functions.keys() - index.tokens.keys()))
+                self._drop_absent(index, frozenset(self.functions.keys() - index.tokens.keys()))
         self.read.set()
 
-    def _drop_absent(self, fence: int, absent: frozenset[str]) -> None:
-        # One look is not enough: a store that was lost is empty until the learner has refilled it, and has no
-        # fence until there is a learner.
-        if fence and self._absent[0] == fence:
+    def _drop_absent(self, index: Index, absent: frozenset[str]) -> None:
+        # One look is not enough: objects are not listed at one moment.
+        if index.complete and self._absent[0] == index.fence:
             for name in self._absent[1] & absent:
                 log.info("function=%s forgotten: the store does not have it any more", name)
                 self.forget(name)
-        self._absent = (fence, absent)
+        self._absent = (index.fence, absent)
 
     async def _load(self, functions: Collection[str], tokens: dict[str, str]) -> None:
         for some in parts(functions):
@@ -154,10 +156,15 @@ class Replica:
             for name, state in loaded.items():
                 if isinstance(state, Refused):
                     log.error("function=%s not updated from the store: %s", name, state.problem)
-                else:
+                elif not self._knows_more(state.published):
                     self.publish(state.published)
                 if name in tokens:
                     self._tokens[name] = tokens[name]
+
+    def _knows_more(self, stored: Published) -> bool:
+        """Whether this replica's answers are better: Redis was lost, and a learner has begun with nothing."""
+        served = self.functions.get(stored.function)
+        return served is not None and stored.is_anew(served)
 
 
 def _answer(published: Published) -> tuple[object, ...]:

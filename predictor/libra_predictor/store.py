@@ -19,10 +19,11 @@ from pydantic import ValidationError
 
 from libra_predictor.connection import UNREACHABLE, Connection
 from libra_predictor.function import FunctionState
-from libra_predictor.lock import FENCE, LOCK, Hold, LockLostError
+from libra_predictor.lock import FENCE, HISTORY, LOCK, Hold, LockLostError
 
 FUNCTIONS: Final = "libra:predictor:{state}:functions"
 VERSIONS: Final = "libra:predictor:{state}:versions"
+COMPLETE: Final = "libra:predictor:{state}:complete"  # the fence under which all functions were saved
 FORMAT: Final = 4
 # Format 2 added the CPU time and format 3 the largest size. Format 4 compresses the state.
 _READ = (1, 2, 3, FORMAT)
@@ -61,6 +62,8 @@ class Index:
 
     fence: int  # the greatest known, or 0
     tokens: Mapping[str, str]
+    complete: bool  # whether what is not here has been dropped; a store that was lost may be refilled still
+    history: str = ""  # another one after the store was lost; empty when that is not known
 
 
 class Store(Protocol):
@@ -83,6 +86,10 @@ class Store(Protocol):
     async def save(self, states: Sequence[FunctionState], hold: Hold) -> None: ...
 
     async def drop(self, functions: Collection[str], hold: Hold) -> None: ...
+
+    async def complete(self, hold: Hold) -> None:
+        """Notes that the learner has saved all functions that it began with."""
+        ...
 
 
 def packed(state: FunctionState) -> bytes:
@@ -141,7 +148,11 @@ def open_store(store: str, connection: Connection) -> Store:
         ) from error
 
 
-_INDEX = "return {redis.call('GET', KEYS[1]), redis.call('HGETALL', KEYS[2])}"
+_INDEX = """
+local fence = redis.call('GET', KEYS[1])
+local complete = fence and fence == redis.call('GET', KEYS[3]) and 1 or 0
+return {fence, redis.call('HGETALL', KEYS[2]), complete, redis.call('GET', KEYS[4])}
+"""
 _SAVE = """
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
 for i = 2, #ARGV, 3 do
@@ -158,6 +169,13 @@ return 1
 """
 
 
+_COMPLETE = """
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+redis.call('SET', KEYS[2], ARGV[2])
+return 1
+"""
+
+
 class RedisStore:
     """Entries in a hash; a write goes through only while its writer holds the lock."""
 
@@ -168,15 +186,19 @@ class RedisStore:
         self._index = self._client.register_script(_INDEX)
         self._save = self._client.register_script(_SAVE)
         self._drop = self._client.register_script(_DROP)
+        self._complete = self._client.register_script(_COMPLETE)
 
     async def index(self) -> Index:
         try:
-            reply = self._index(keys=[FENCE, VERSIONS])
-            fence, tokens = await cast(Awaitable[tuple[bytes | None, list[bytes]]], reply)
+            reply = self._index(keys=[FENCE, VERSIONS, COMPLETE, HISTORY])
+            fence, tokens, complete, history = await cast(
+                Awaitable[tuple[bytes | None, list[bytes], int, bytes | None]], reply
+            )
         except UNREACHABLE as error:
             raise StoreUnreachableError(f"read the index in Redis: {error}") from error
         names = [text.decode() for text in tokens]
-        return Index(int(fence or 0), dict(zip(names[::2], names[1::2], strict=True)))
+        of_names = dict(zip(names[::2], names[1::2], strict=True))
+        return Index(int(fence or 0), of_names, complete == 1, (history or b"").decode())
 
     async def load(self, functions: Collection[str]) -> dict[str, FunctionState | Refused]:
         loaded: dict[str, FunctionState | Refused] = {}
@@ -202,6 +224,16 @@ class RedisStore:
     async def drop(self, functions: Collection[str], hold: Hold) -> None:
         for some in parts(functions):
             await self._write(self._drop, hold, some, len(some))
+
+    async def complete(self, hold: Hold) -> None:
+        try:
+            written = await cast(
+                Awaitable[int], self._complete(keys=[LOCK, COMPLETE], args=[hold.token, hold.fence])
+            )
+        except UNREACHABLE as error:
+            raise StoreUnreachableError(f"write to Redis: {error}") from error
+        if not written:
+            raise LockLostError(f"Redis refused a write under fence {hold.fence}")
 
     async def _write(self, script: Any, hold: Hold, arguments: Sequence[str | bytes], count: int) -> None:
         try:
@@ -231,7 +263,8 @@ class ObjectStore:
     async def index(self) -> Index:
         fences, tokens = await self._list("functions")
         self._fences = fences
-        return Index(max((known[-1] for known in fences.values()), default=0), tokens)
+        # A bucket without objects may have been emptied.
+        return Index(max((known[-1] for known in fences.values()), default=0), tokens, bool(fences))
 
     async def load(self, functions: Collection[str]) -> dict[str, FunctionState | Refused]:
         loaded: dict[str, FunctionState | Refused] = {}
@@ -251,6 +284,9 @@ class ObjectStore:
             self._refuse_stale(name, hold)
             await self._delete(name, {*self._fences.pop(name, ()), hold.fence})
             _writes.add(1, {"result": "written"})
+
+    async def complete(self, hold: Hold) -> None:
+        """Does nothing: the store outlasts Redis, and keeps what earlier learners saved."""
 
     def _refuse_stale(self, name: str, hold: Hold) -> None:
         known = self._fences.get(name, ())

@@ -16,19 +16,23 @@ from libra_predictor.announcements import CHANNEL, announce, announcement
 from libra_predictor.connection import Connection
 from libra_predictor.function import Function, FunctionState
 from libra_predictor.lock import FENCE, Hold, Lock
+from libra_predictor.published import Stage
 from libra_predictor.replica import Replica
 from libra_predictor.settings import parse
 from libra_predictor.store import FUNCTIONS, RedisStore, StoreUnreachableError
 
 NAME = "default/thumb-00001"
+OTHER = "default/zip-00001"
 MODEL = "default.thumb-00001"
 SETTINGS = parse([], {})
 
 
-def state(version: int, name: str = NAME) -> FunctionState:
+def state(version: int, name: str = NAME, stage: Stage = Stage.MODELLED) -> FunctionState:
     function = Function(name, "default/thumb", SETTINGS)
     end = (2000, 1 << 30)
-    function.published = replace(function.published, version=version, offset=(100, 0), largest=end)
+    function.published = replace(
+        function.published, version=version, stage=stage, offset=(100, 0), largest=end
+    )
     return function.state()
 
 
@@ -123,6 +127,7 @@ def test_rereads_what_it_did_not_hear(redis_server: RedisServer, monkeypatch: py
         await s.store.save([state(1), state(1, "default/b-1")], s.hold)
         async with s.following():
             await s.store.save([state(2)], s.hold)
+            await s.store.complete(s.hold)
             await in_time("the new version", lambda: s.version() == 2)
             await s.store.drop([NAME], s.hold)
             await in_time("it is dropped", lambda: s.version() is None)
@@ -162,6 +167,45 @@ def test_forgets_nothing_with_a_redis_that_was_lost(
         for _ in range(3):
             await s.replica.reread()
         assert s.version() == 1
+
+    play(redis_server, scene)
+
+
+def test_forgets_nothing_while_a_redis_that_was_lost_is_refilled(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replica_module, "REREAD_SECONDS", 3600.0)
+
+    async def scene(s: Scene) -> None:
+        await s.store.save([state(1), state(1, OTHER)], s.hold)
+        await s.replica.reread()
+        redis_server.stop()
+        with pytest.raises(StoreUnreachableError):
+            await s.replica.reread()
+        redis_server.start()
+
+        knows_neither = await Lock(s.connection).acquire(0, anew=True)
+        assert knows_neither is not None
+        for _ in range(3):
+            await s.replica.reread()
+        assert (s.version(), s.version(OTHER)) == (1, 1)
+
+        await s.store.save([state(9, stage=Stage.PROFILING)], knows_neither)
+        await s.replica.reread()
+        assert s.version() == 1, "it was learned before"
+
+        refilling = await Lock(s.connection).acquire(s.replica.fence, s.replica.history)
+        assert refilling is not None, "it takes over from one that does not know of what was lost"
+        assert refilling.redis_was_lost
+        await s.store.save([state(1)], refilling)
+        for _ in range(3):
+            await s.replica.reread()
+        assert (s.version(), s.version(OTHER)) == (1, 1)
+
+        await s.store.complete(refilling)
+        for _ in range(3):
+            await s.replica.reread()
+        assert (s.version(), s.version(OTHER)) == (1, None)
 
     play(redis_server, scene)
 

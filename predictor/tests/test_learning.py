@@ -16,7 +16,7 @@ from obstore.store import MemoryStore
 from libra_predictor import learner as learner_module
 from libra_predictor import learning as learning_module
 from libra_predictor import refits as refits_module
-from libra_predictor.announcements import CHANNEL, Announcement
+from libra_predictor.announcements import CHANNEL, Announcement, announce
 from libra_predictor.connection import Connection
 from libra_predictor.function import Function, FunctionState
 from libra_predictor.learner import Predictor
@@ -24,11 +24,12 @@ from libra_predictor.learning import Learning
 from libra_predictor.lock import Hold, LockLostError
 from libra_predictor.observations import UNKNOWN_SIZE, Observed, parse
 from libra_predictor.past import Past
-from libra_predictor.published import Published, Stage
+from libra_predictor.published import Answers, Published, Record, Stage
 from libra_predictor.replica import Replica
 from libra_predictor.settings import parse as settings
 from libra_predictor.store import FUNCTIONS, VERSIONS, ObjectStore, unpacked
 from libra_predictor.stream import BATCH, GROUP, Entry, Opened, Stream
+from libra_predictor.tables import constant
 
 FUNCTION = "default/thumb-00001"
 OTHER = "default/zip-00001"
@@ -192,6 +193,69 @@ def test_memory_is_kept_until_it_is_saved_again(
     play(redis_server, scene)
 
 
+def test_a_lost_redis_gets_the_newest_that_is_known(redis_server: RedisServer) -> None:
+    def published(version: int, cpu_milli: int, stage: Stage = Stage.MODELLED) -> Published:
+        answers = Answers(constant(cpu_milli), constant(1 << 26), constant(9), (cpu_milli, 1 << 26, 9))
+        none, largest = Record("none"), (2000, 1 << 30)
+        return Published(
+            FUNCTION, "", version, stage, "", answers, (0, 0), largest, 40, 0, none, none, none, None
+        )
+
+    async def scene() -> None:
+        async with learner(redis_server) as lost:
+            of_monday = Function(FUNCTION, "", lost._settings, None)
+            of_monday.published, of_monday.learned_to = published(5, 200), "5-0"
+            begun_anew = Function(FUNCTION, "", lost._settings, None)
+            begun_anew.learned_to = "8-0"
+            for served, stored, want in (
+                (None, None, 200),
+                (published(5, 200), None, 200),
+                (published(7, 900), None, 900),
+                (published(7, 900), begun_anew, 900),
+                (None, begun_anew, 200),
+                (published(8, 0, Stage.PROFILING), begun_anew, 200),
+            ):
+                lost.functions = {} if stored is None else {FUNCTION: stored}
+                lost._replica.functions = {} if served is None else {FUNCTION: served}
+                lost._keep({FUNCTION: of_monday})
+                assert lost.functions[FUNCTION].published.at(1000)[0] == want
+
+    play(redis_server, scene)
+
+
+def test_what_could_not_be_announced_is_announced_later(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = 3
+
+    async def fails(connection: Connection, message: Announcement) -> None:
+        nonlocal failures
+        failures -= 1
+        if failures >= 0:
+            raise ConnectionError("for the test")
+        await announce(connection, message)
+
+    async def scene() -> None:
+        monkeypatch.setattr(learning_module, "announce", fails)
+        heard = redis_server.client.pubsub(ignore_subscribe_messages=True)  # type: ignore[no-untyped-call]
+        heard.subscribe(CHANNEL)
+        append(redis_server, 40)
+        async with learning(redis_server):
+            messages: list[str] = []
+
+            def announced() -> bool:
+                if (message := heard.get_message()) is not None:
+                    messages.append(message["data"].decode())
+                return any(FUNCTION in text for text in messages)
+
+            await in_time("it is announced", announced)
+            assert failures < 0
+            await in_time("all is acknowledged", lambda: pending(redis_server) == 0)
+        heard.close()
+
+    play(redis_server, scene)
+
+
 def test_drops_the_function_not_observed_for_longest(redis_server: RedisServer) -> None:
     def stored(key: str) -> set[str]:
         return {name.decode() for name in redis_server.client.hkeys(key)}  # type: ignore[union-attr]
@@ -276,7 +340,7 @@ def test_one_that_was_taken_over_from_drops_and_announces_nothing(redis_server: 
         store = ObjectStore("memory://", MemoryStore())
         replica = Replica(ModelRepository(), store, connection)
         chosen = settings(["--redis-addr", redis_server.address], {})
-        learner = Learning(chosen, connection, store, Hold("token", 1, redis_was_lost=False), replica)
+        learner = Learning(chosen, connection, store, Hold("token", 1), replica)
         await learner.save()
         await Stream(connection, 2).open()
         with pytest.raises(LockLostError):
@@ -331,7 +395,7 @@ async def learner(server: RedisServer, *options: str, fence: int = 1) -> AsyncIt
     replica = Replica(ModelRepository(), store, connection)
     chosen = settings(["--redis-addr", server.address, *options], {})
     try:
-        yield Learning(chosen, connection, store, Hold("token", fence, redis_was_lost=False), replica)
+        yield Learning(chosen, connection, store, Hold("token", fence), replica)
     finally:
         await connection.close()
 

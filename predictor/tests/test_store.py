@@ -43,7 +43,7 @@ ENTRY = packed(function_state())
 
 
 def hold(fence: int) -> Hold:
-    return Hold("token", fence, redis_was_lost=False)
+    return Hold("token", fence)
 
 
 @given(st.integers(0, 250))
@@ -173,6 +173,31 @@ def test_a_lock_that_was_lost_with_redis_gets_a_greater_fence(redis_server: Redi
         again = await lock.acquire(57)
         assert again is not None
         assert (again.fence, again.redis_was_lost) == (59, False)
+
+    redis_server.start()
+    with_redis(redis_server, test)
+
+
+def test_a_learner_that_knows_less_than_was_lost_gives_way(redis_server: RedisServer) -> None:
+    async def test(connection: Connection, store: RedisStore) -> None:
+        first = Lock(connection, lease_seconds=0.3)
+        knows_nothing = await first.acquire(0, anew=True)
+        assert knows_nothing is not None
+        assert await Lock(connection).acquire(1, knows_nothing.history) is None, "it knows no more"
+        assert await Lock(connection).acquire(1) is None, "it does not know whether it does"
+        knows_more = await Lock(connection).acquire(1, "before")
+        assert knows_more is not None
+        assert (knows_more.fence, knows_more.redis_was_lost) == (2, True)
+        assert await Lock(connection).acquire(1, "before") is None, "it knows as much"
+        with pytest.raises(LockLostError):
+            await store.save([function_state()], knows_nothing)
+        with pytest.raises(LockLostError):
+            await store.complete(knows_nothing)
+        with pytest.raises(LockLostError):
+            await first.keep(knows_nothing)
+        assert not (await store.index()).complete
+        await store.complete(knows_more)
+        assert (await store.index()).complete
 
     redis_server.start()
     with_redis(redis_server, test)
