@@ -99,7 +99,24 @@ func (r *Redis) call(ctx context.Context, function, node string, numbers []int64
 	if err != nil {
 		return failed(ctx, fmt.Errorf("loading the Redis functions: %w", err))
 	}
-	return r.loadedFor(ctx, client, func() *redis.Cmd { return r.calls.FCall(ctx, function, keys, args...) })
+	cmd = r.loadedFor(ctx, client, func() *redis.Cmd { return client.FCall(ctx, function, keys, args...) })
+	if cluster, ok := r.calls.(*redis.ClusterClient); ok && isElsewhere(cmd) {
+		// The key is moving, maybe to a master that had no node so far.
+		if err := cluster.ForEachMaster(ctx, func(ctx context.Context, master *redis.Client) error {
+			return r.load(ctx, master, false)
+		}); err != nil {
+			return failed(ctx, fmt.Errorf("loading the Redis functions: %w", err))
+		}
+		return r.calls.FCall(ctx, function, keys, args...)
+	}
+	return cmd
+}
+
+// isElsewhere says whether another Redis of the cluster is to be called.
+func isElsewhere(cmd *redis.Cmd) bool {
+	_, moved := redis.IsMovedError(cmd.Err())
+	_, asked := redis.IsAskError(cmd.Err())
+	return moved || asked
 }
 
 // callWithoutKey calls a function that uses no keys on one Redis.
@@ -114,7 +131,8 @@ func (r *Redis) callWithoutKey(ctx context.Context, client redis.UniversalClient
 
 func isMissing(cmd *redis.Cmd) bool { return redis.HasErrorPrefix(cmd.Err(), "Function not found") }
 
-// loadedFor loads the library for a call, and then makes the call.
+// loadedFor loads the library for a call, and then makes the call. Both are to the client alone: what another Redis of a
+// cluster lacks says nothing of this one.
 func (r *Redis) loadedFor(ctx context.Context, client redis.UniversalClient, call func() *redis.Cmd) (cmd *redis.Cmd) {
 	// Replacing a library begins a new epoch, so it is only done with one that is there and does
 	// not have the function.

@@ -252,3 +252,55 @@ func TestCluster(t *testing.T) {
 		t.Errorf("epoch of a node went from %s to %s; it shares the master that lost its functions: %t", before, got, other == flushed)
 	}
 }
+
+// While a slot moves to a master that has had no node yet, the functions are loaded there, and the master that it moves from
+// keeps its own.
+func TestSlotMoves(t *testing.T) {
+	addrs := redistest.StartCluster(t)
+	r := newRedis(t, strings.Join(addrs, ","))
+	ctx := redistest.Context(t)
+	from, to := redis.NewClient(&redis.Options{Addr: addrs[0]}), redis.NewClient(&redis.Options{Addr: addrs[1]})
+	defer from.Close() //nolint:errcheck // the test ends
+	defer to.Close()   //nolint:errcheck // the test ends
+	must := func(client *redis.Client, args ...any) any {
+		t.Helper()
+		reply, err := client.Do(ctx, args...).Result()
+		if err != nil {
+			t.Fatalf("%v: %v", args, err)
+		}
+		return reply
+	}
+
+	var nodes []string // of the first master
+	for i := 0; len(nodes) < 2; i++ {
+		node := fmt.Sprint("node-", i)
+		if slot, err := from.ClusterKeySlot(ctx, thisLibrary.key(node, epochKey)).Result(); err != nil {
+			t.Fatal(err)
+		} else if slot < 5461 {
+			nodes = append(nodes, node)
+			lendOnce(t, r, node)
+		}
+	}
+	moving, staying := nodes[0], nodes[1]
+	before := epochOf(t, r, staying)
+
+	slot := must(from, "cluster", "keyslot", thisLibrary.key(moving, epochKey))
+	fromID, toID := must(from, "cluster", "myid"), must(to, "cluster", "myid")
+	must(to, "cluster", "setslot", slot, "importing", fromID)
+	must(from, "cluster", "setslot", slot, "migrating", toID)
+	host, port, _ := strings.Cut(addrs[1], ":")
+	for _, key := range must(from, "cluster", "getkeysinslot", slot, 100).([]any) {
+		must(from, "migrate", host, port, key, 0, 5000)
+	}
+	epochOf(t, r, moving)
+	if got := epochOf(t, r, staying); got != before {
+		t.Errorf("the epoch of a node that stays went from %s to %s", before, got)
+	}
+
+	must(to, "cluster", "setslot", slot, "node", toID)
+	must(from, "cluster", "setslot", slot, "node", toID)
+	epochOf(t, r, moving)
+	if got := epochOf(t, r, staying); got != before {
+		t.Errorf("the epoch of a node that stays went from %s to %s", before, got)
+	}
+}
