@@ -7,7 +7,7 @@ import (
 )
 
 // textOfThisLibrary is the hash of what is in lua in the version thisLibrary.
-const textOfThisLibrary = "89c3bbbb3281a86dc564fcc1648335a3421a420bfb2b9340e02523c29cf91521"
+const textOfThisLibrary = "5735d21bdbeaddeedd99e6dc1ebbabafacd703e7f10578e185b6d7a8d5c2d03e"
 
 // Parts of two releases share a Redis while one is upgraded to the other. With another text under the same version, one
 // would call the other's functions.

@@ -215,7 +215,7 @@ type State struct {
 	Available api.Resources       // surplus in the pool that nobody has borrowed
 	Suspended []Suspension        // in the order of Compare
 	// Unseen are the pods, by namespace/name, in which there may be invocations that began before
-	// the epoch, that have lapsed, or whose clients went away.
+	// the epoch, that have lapsed, whose clients went away, or that another version was told of.
 	Unseen []string
 	// Raised are the pods, by namespace/name, that borrow CPU or did since the last Heartbeat: an
 	// agent that hangs may have left them with more than they are owed.
@@ -246,7 +246,8 @@ type Pool interface {
 	//     seen at rest (Heartbeat), or UnseenMost has passed.
 	//   - Invocations that compute for a client that went away (Ending), until the pod is seen at
 	//     rest or UnseenMost has passed. Those in flight when an epoch ended count the same, in any
-	//     pod that takes part when the next epoch's first Whole Heartbeat comes.
+	//     pod that takes part when the next epoch's first Whole Heartbeat comes; and so do those
+	//     that another version of the pool was told of, with the next Whole Heartbeat after that.
 	//
 	// An End that leaves a pod empty makes it an idle donor, which lends the invocation's
 	// IdleCPUMilli for IdleMost, unless the End is Late or the function's idle donors are

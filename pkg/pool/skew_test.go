@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/util/wait"
+	clocktesting "k8s.io/utils/clock/testing"
 
 	"libra.dev/libra/pkg/pool/redistest"
 )
@@ -198,6 +199,65 @@ func TestLoansEndWhenAnotherVersionComes(t *testing.T) {
 	}
 	if ttl, err := r.calls.PTTL(ctx, versionsKey("node")).Result(); err != nil || ttl <= 0 {
 		t.Errorf("the key that versions share expires in %v, %v", ttl, err)
+	}
+}
+
+// A request that another version was told of may still run once that version has no more of them: its client may have left.
+func TestWhatAnotherVersionWasToldOfMayRunOn(t *testing.T) {
+	addr := redistest.Start(t)
+	r, other := newRedis(t, addr), newVersion(t, addr, thisLibrary+1)
+	clk := clocktesting.NewFakePassiveClock(epoch)
+	r.UseClock(clk)
+	other.UseClock(clk)
+	ctx := redistest.Context(t)
+	lendOnce(t, r, "node")
+	for _, id := range []string{"donor", "borrower"} {
+		if _, err := r.End(ctx, "node", Ending{ID: id}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	beat := Heartbeat{Agent: "agent-1", Epoch: epochOf(t, r, "node"), Whole: true, Lendable: unlimited, Pods: map[string]int64{"default/donor": 0}}
+	// lends says what a pod lends after a heartbeat.
+	lends := func(id string) bool {
+		t.Helper()
+		if open, err := r.Heartbeat(ctx, "node", beat); err != nil || !open {
+			t.Fatalf("the node is open: %t, %v", open, err)
+		}
+		inv := donor(id)
+		inv.Pod = "default/donor"
+		if _, err := r.Begin(ctx, "node", inv); err != nil {
+			t.Fatal(err)
+		}
+		state, err := r.Read(ctx, "node")
+		if err != nil {
+			t.Fatal(err)
+		}
+		outcome, err := r.End(ctx, "node", Ending{ID: id})
+		if err != nil || outcome.Alone == state.Available.IsZero() {
+			t.Fatalf("%v are lent of a pod, and what ends in it is alone: %+v, %v", state.Available, outcome, err)
+		}
+		return outcome.Alone
+	}
+	if !lends("before") {
+		t.Fatal("a pod at rest lends nothing")
+	}
+
+	// The agent is of the other version meanwhile.
+	clk.SetTime(epoch.Add(time.Minute))
+	if err := other.Renew(ctx, "node", "activator-2"); err != nil {
+		t.Fatal(err)
+	}
+	clk.SetTime(epoch.Add(time.Minute + LeaseTTL))
+	if lends("after") || lends("later") {
+		t.Error("a pod lends beside what another version was told of")
+	}
+	beat.Rested = []string{"default/donor"}
+	if !lends("rested") {
+		t.Error("a pod at rest lends nothing")
+	}
+	beat.Rested = nil
+	if !lends("last") {
+		t.Error("a pod that has rested lends nothing")
 	}
 }
 

@@ -190,7 +190,8 @@ local function begin_epoch(first_key, now, had_epoch)
     trimmed = 0,     -- when last
     tombstones = {}, -- by invocation, until when its End stands
     traced = 0,
-    -- From the last heartbeat. was_whole says whether any was whole.
+    -- From the last heartbeat. was_whole says whether any was whole since another version was told of
+    -- requests.
     beat_at = nil, whole = false, was_whole = false, was_shared = false, agent = '', lendable = NOTHING, floors = {}, pods_text = '', needs_text = '',
     leases = {},     -- by owner, when it last renewed
     begun = {},      -- by id
@@ -244,11 +245,19 @@ local function mark(node)
   node.marked_at = node.now
 end
 
+-- The longest that a request which the pool has lost sight of is taken to run on.
+local UNSEEN_MOST_MS = 10 * 60 * 1000
+
+-- told_others says whether another version has had requests on the node since a time.
+local function told_others(node, since)
+  local at = node.marked_at
+  local own = at and at >= since and at <= node.now and 1 or 0
+  return call('ZCOUNT', node.key.versions, since, node.now) > own
+end
+
 -- is_shared says whether another version has had requests on the node within a lease time.
 local function is_shared(node)
-  local at, after = node.marked_at, node.now - node.lease_ms
-  local own = at and at > after and at <= node.now and 1 or 0
-  return call('ZCOUNT', node.key.versions, after + 1, node.now) > own
+  return told_others(node, node.now - node.lease_ms + 1)
 end
 
 -- is_open says whether the node lends. Most calls need not know, and the others ask more than once,
@@ -262,7 +271,7 @@ local function is_open(node)
 end
 
 local function forget_marks(node)
-  local at, past = node.marked_at, node.now - node.lease_ms
+  local at, past = node.marked_at, node.now - UNSEEN_MOST_MS
   call('ZREMRANGEBYSCORE', node.key.versions, '-inf', past)
   node.marked_at = at and at > past and at or nil
 end

@@ -42,7 +42,6 @@ end
 -- Number there that counted or was counted (number), and until when the pool assumes that they are
 -- there, or 0 while that is not known (till). A till much further ahead than any can be is from
 -- before the clock went back.
-local UNSEEN_MOST_MS = 10 * 60 * 1000
 
 local function unseen_forgotten(u, now)
   return u.till ~= 0 and (u.till <= now or now + 2 * UNSEEN_MOST_MS < u.till)

@@ -248,6 +248,9 @@ local function heartbeat(node, args, whole, cpu, memory, ...)
   local agent, epoch, text, needs, rested = args[2], args[3], args[4], args[5], args[6]
   local forgotten_needs = not node.heard and needs ~= ''
   node.whole = whole == 1 and epoch == node.epoch
+  if told_others(node, math.max(node.beat_at or 0, node.now - UNSEEN_MOST_MS) + 1) then
+    node.was_whole = false
+  end
   node.beat_at, node.agent, node.lendable = node.now, agent, {cpu, memory}
   note_use(node, ...)
   local shared = is_shared(node)
@@ -262,9 +265,12 @@ local function heartbeat(node, args, whole, cpu, memory, ...)
     end
   end
   if node.whole and not node.was_whole then
-    -- Invocations that began before the epoch may still run in them.
+    -- Invocations that began before the epoch, or that another version was told of, may still run in them.
     for pod in pairs(node.floors) do
       note_computing(node, pod)
+      if node.in_pod[pod] then
+        settle(node, node.in_pod[pod])
+      end
     end
     node.was_whole = true
   end

@@ -20,7 +20,7 @@ type memoryNode struct {
 	epoch      string
 	beat       pool.Heartbeat
 	beatAt     int64                 // when beat came
-	whole      bool                  // whether one of the epoch was
+	whole      bool                  // whether one of the epoch was, since another version was told of anything
 	leases     map[string]int64      // by owner, when it last renewed
 	tombstones map[string]int64      // by invocation, until when its End stands
 	begun      map[string]*begun     // by invocation
@@ -302,7 +302,7 @@ func (n *memoryNode) forget(now int64) {
 	n.forgetEnds(now)
 	maps.DeleteFunc(n.struck, func(_ donors, s strikes) bool { return s.forgotten(now) })
 	maps.DeleteFunc(n.unseen, func(_ inPod, u unseen) bool { return u.forgotten(now) })
-	if n.another+pool.LeaseTTL.Milliseconds() <= now {
+	if n.another+pool.UnseenMost.Milliseconds() <= now {
 		n.another = 0
 	}
 }
@@ -356,6 +356,9 @@ func (n *memoryNode) lapse(now int64, owners ...string) {
 
 func (n *memoryNode) heartbeat(now int64, hb pool.Heartbeat) {
 	hb.Pods, hb.Needs = maps.Clone(hb.Pods), maps.Clone(hb.Needs)
+	if n.another > max(n.beatAt, now-pool.UnseenMost.Milliseconds()) && n.another <= now {
+		n.whole = false
+	}
 	n.beat, n.beatAt, n.wasShared = hb, now, n.shared(now)
 	n.noteUse()
 	for _, p := range n.pods {
@@ -377,9 +380,12 @@ func (n *memoryNode) heartbeat(now int64, hb pool.Heartbeat) {
 		n.keepFloor(p)
 	}
 	if hb.Whole && hb.Epoch == n.epoch && !n.whole {
-		// Invocations that began before the epoch may still run in them.
+		// Invocations that began before the epoch, or that another version was told of, may still run in them.
 		for pod := range hb.Pods {
 			n.noteComputing(now, pod)
+			if p := n.pods[pod]; p != nil {
+				n.settle(now, p)
+			}
 		}
 		n.whole = true
 	}
