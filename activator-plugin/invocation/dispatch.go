@@ -104,8 +104,10 @@ func (m *Manager) begin(ctx context.Context, req *request, revID types.Namespace
 	// Only some of the invocations that the pool does nothing for are reported. A copy is made to be reported.
 	nothing := !inv.Ranked && inv.Surplus.IsZero() && inv.Want.IsZero() && inv.WantMostMilli == 0 && inv.IdleCPUMilli == 0 && why != reasonCopy
 	alone := req.rev.Spec.GetContainerConcurrency() == 1
-	// A pod that may be lent from needs a Begin, which gives it that back.
-	unneeded := (quick || nothing && alone) && !m.lifecycle.lends(pod.pod) && !in.lendsIdle()
+	// A pod that may be lent from needs a Begin, which gives it that back. Another activator's invocation may have left it
+	// lending.
+	mayIdle := !inv.Ranked && set.lendsIdle() && !bypassed && idleCPU(owed, set.keep) > 0
+	unneeded := (quick || nothing && alone) && !m.lifecycle.lends(pod.pod) && !in.lendsIdle() && !mayIdle
 	if (unneeded || nothing && !alone) && !in.sample(m.clock.Now()) {
 		m.metrics.onDispatch(revID, roleUnmanaged, reasonSampled, false)
 		var leave func()

@@ -286,23 +286,25 @@ func (f *flight) begin(before <-chan struct{}) (sent bool, ending pool.Ending) {
 // Begin came first, the pool would see two at a time, lend nothing, and count neither as alone
 // in its pod.
 func (f *flight) tryBegin(before <-chan struct{}, inv pool.Invocation, timeout time.Duration) error {
-	ctx, cancel := context.WithTimeout(context.Background(), timeout)
-	defer cancel()
 	span := f.span(spanBegin)
 	defer span.End()
 	inv.Trace = api.Traceparent(span.SpanContext())
-	started := f.clock.Now()
 	along, first := f.takeAlong(f.node, before)
 	if !first {
+		started, waits := f.clock.Now(), time.NewTimer(timeout)
+		defer waits.Stop()
 		select {
 		case <-before:
-		case <-ctx.Done():
+		case <-waits.C:
 			addError(span, errNotSent)
 			f.metrics.onPoolCall(opBegin, resultNotSent, f.clock.Since(started))
 			return errNotSent
 		}
 		along, _ = f.takeAlong(f.node, nil)
 	}
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	started := f.clock.Now()
 	inv.Others += f.others(along)
 	borrowed, err := f.callBegin(ctx, inv, along)
 	addVolume(span, "libra.surplus", inv.Surplus)

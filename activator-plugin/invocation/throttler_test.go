@@ -321,7 +321,8 @@ func TestRequestsThatDoNotLendAreSampled(t *testing.T) {
 		"lend":                         {known: predictions{revID: lends}, concurrency: 1, want: each},
 		"borrow":                       {known: predictions{revID: borrows}, concurrency: 1, want: each},
 		"need all":                     {known: predictions{revID: needsAll}, concurrency: 1, requests: 1000, want: some},
-		"not known":                    {concurrency: 1, mode: api.ModeLend, want: some},
+		"not known":                    {concurrency: 1, mode: api.ModeLend, requests: 1000, want: some},
+		"not known in an idle donor":   {concurrency: 1, mode: api.ModeLend, want: each}, // which another activator may have left
 		"borrow when they turn out to": {concurrency: 1, want: each},
 		"only observed":                {known: predictions{revID: lends}, concurrency: 1, mode: api.ModeObserve, want: some},
 		"copies":                       {concurrency: 1, copy: true, want: each},
