@@ -3,7 +3,7 @@ package placement
 import "k8s.io/apimachinery/pkg/types"
 
 // Route asks a program whether to pass a request on to an activator in another zone before it waits for a slot. The
-// pods that it may go to are those with a free slot here, including those of other activators.
+// pods that it may go to are those with a free slot here: this activator's, or all if it has none.
 func (s *Slots) Route(id types.NamespacedName, concurrency int, router Router, ask Ask, reachable func(zone string) bool) (zone string, forward bool) {
 	r := s.find(id)
 	if r == nil {
@@ -31,8 +31,12 @@ func (r *Revision) route(router Router, ask Ask, reachable func(zone string) boo
 	return router.Route(&r.query, r.free, reachable)
 }
 
-// findFree returns the pods that have a free slot here and are not in doubt.
+// findFree returns the pods that have a free slot here and are not in doubt: this activator's, because the program is asked
+// about those first, or all if it has none.
 func (r *Revision) findFree() []Candidate {
+	if r.mine.free > 0 {
+		return r.mine.candidates[:r.mine.free]
+	}
 	r.find(r.trusted)
 	return r.some
 }

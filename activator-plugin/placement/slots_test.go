@@ -506,3 +506,37 @@ func BenchmarkTake(b *testing.B) {
 		}
 	}
 }
+
+// A program is asked about the pods that the request would be placed among: this activator's, as long as one of them is free.
+func TestRoutesGoByThisActivatorsPods(t *testing.T) {
+	s := NewSlots(nil, nil)
+	for i, node := range []string{"a", "b", "c", "d"} {
+		s.SetPod(revID, readyPod(i, node))
+	}
+	s.SetActivators(revID, 1, 2)
+	r := s.Of(revID, 1)
+	var asked []string
+	router := routes(func(candidates func() []Candidate) {
+		asked = nil
+		for _, c := range candidates() {
+			asked = append(asked, c.Node)
+		}
+		slices.Sort(asked)
+	})
+	for _, want := range [][]string{{"b", "d"}, {"d"}, {"a", "c"}} {
+		if s.Route(revID, 1, router, Ask{}, nil); !slices.Equal(asked, want) {
+			t.Errorf("with %d requests it is asked about %v, want %v", r.inFlight, asked, want)
+		}
+		r.Take(dest(1), Ask{Policy: Stock})
+	}
+}
+
+type routes func(candidates func() []Candidate)
+
+func (f routes) Place(*Query, []Candidate) (index, block int) { return -1, 0 }
+func (f routes) RefusedBy(string) string                      { return "" }
+func (f routes) Routes(string) bool                           { return true }
+func (f routes) Route(_ *Query, candidates func() []Candidate, _ func(string) bool) (zone string, forward bool) {
+	f(candidates)
+	return "", false
+}
