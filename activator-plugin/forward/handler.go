@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/http/httputil"
 	"slices"
 	"strings"
@@ -136,6 +137,9 @@ func (h *Handler) pass(w http.ResponseWriter, r *http.Request, to *peer) (done b
 	ctx, span := h.tracer.Start(r.Context(), "activator_forward", trace.WithAttributes(
 		attribute.String("libra.forward.zone", to.zone), attribute.String("libra.forward.activator", to.ip)))
 	ctx, cancel := context.WithCancelCause(ctx)
+	// The transport sends a request without a body again if the connection breaks, and may then fail to connect.
+	var sent atomic.Bool
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteHeaders: func() { sent.Store(true) }})
 	late := time.AfterFunc(h.Timeout(r)+answerMargin, func() { cancel(errNoAnswer) })
 	outcome := outcomeFailed
 	// Deferred, because a client that goes away makes the proxy panic.
@@ -168,7 +172,9 @@ func (h *Handler) pass(w http.ResponseWriter, r *http.Request, to *peer) (done b
 			return nil
 		},
 		ErrorHandler: func(w http.ResponseWriter, req *http.Request, err error) {
-			outcome = h.outcomeOf(r, err)
+			if outcome = h.outcomeOf(r, err); outcome == outcomeUnreachable && sent.Load() {
+				outcome = outcomeFailed
+			}
 			// The other activator answers for its pods, so an error means that the connection or the activator itself fails, unless the
 			// client's request is at fault.
 			if outcome != outcomeCancelled && asked && !body.failed.Load() {

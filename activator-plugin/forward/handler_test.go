@@ -426,6 +426,34 @@ func TestWhatFailsThereFails(t *testing.T) {
 	}
 }
 
+// A request may have run in an activator that has gone since, even if no connection can be made to it any more.
+func TestWhatMayHaveRunThereIsNotSentAgain(t *testing.T) {
+	c := newCluster(t)
+	var served atomic.Int32
+	var b *server
+	b = c.start("b", nil, stay, func(http.ResponseWriter, *http.Request) {
+		if served.Add(1) > 1 {
+			b.Listener.Close()
+			panic(http.ErrAbortHandler)
+		}
+	})
+	a := c.start("a", map[string]string{"b": "near"}, to("near"), fails(t))
+	for _, want := range []int{http.StatusOK, http.StatusBadGateway} { // the second goes over the connection of the first
+		resp, err := clients(t)["http1"].Get(a.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != want {
+			t.Errorf("got %d, want %d", resp.StatusCode, want)
+		}
+	}
+	if n := served.Load(); n != 2 {
+		t.Errorf("two requests were served %d times", n)
+	}
+	a.came(t, map[outcome]int{outcomeForwarded: 1, outcomeFailed: 1})
+}
+
 // A malformed request says nothing about the connection to the other activator.
 func TestWhatAClientSendsWrongDoubtsNobody(t *testing.T) {
 	for name, request := range map[string]string{

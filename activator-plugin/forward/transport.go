@@ -99,7 +99,7 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// errUnreachable says that no connection could be made: nothing has been sent.
+// errUnreachable says that no connection could be made: nothing has been sent over it.
 var errUnreachable = errors.New("failed to connect to the activator")
 
 type dial func(ctx context.Context, network, address, protocol string) (net.Conn, error)
