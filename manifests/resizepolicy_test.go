@@ -111,8 +111,15 @@ func TestThePolicyAcceptsWhatTheControllerSendsAndNothingElse(t *testing.T) {
 
 		"back, after it opted out": {has: resizedBy(metav1.ManagedFieldsEntry{Manager: actuate.FieldManager, Subresource: "resize"}), change: raise},
 		"nothing, not opted in":    {has: func(p *corev1.Pod) { p.Labels = nil }},
-		"not opted in":             {has: func(p *corev1.Pod) { p.Labels = nil }, change: raise, refused: []int{notOptedIn}},
-		"opted out":                {has: func(p *corev1.Pod) { p.Labels[api.EnabledLabel] = "false" }, change: raise, refused: []int{notOptedIn}},
+		"nothing, not opted in, as its manager": {
+			has: func(p *corev1.Pod) { p.Labels = nil },
+			change: func(p *corev1.Pod) {
+				p.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: actuate.FieldManager, Operation: metav1.ManagedFieldsOperationApply, Subresource: "resize"}}
+			},
+			refused: []int{notOptedIn},
+		},
+		"not opted in": {has: func(p *corev1.Pod) { p.Labels = nil }, change: raise, refused: []int{notOptedIn}},
+		"opted out":    {has: func(p *corev1.Pod) { p.Labels[api.EnabledLabel] = "false" }, change: raise, refused: []int{notOptedIn}},
 		"opted in by the resize": {
 			has: func(p *corev1.Pod) { p.Labels = nil },
 			change: func(p *corev1.Pod) {

@@ -76,6 +76,15 @@ func TestTheResizersAccountChangesOnlyLimitsOfPodsThatOptedIn(t *testing.T) {
 		}
 	}
 
+	// Who applies what is there already becomes its manager, and could change it next.
+	limits := userContainerOf(t, other).Resources.Limits
+	same := fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Pod","metadata":{"name":%q},"spec":{"containers":[{"name":%q,"resources":{"limits":{"cpu":%q}}}]}}`,
+		other.Name, api.UserContainer, limits.Cpu().String())
+	_, applied := pods.Patch(ctx, other.Name, types.ApplyPatchType, same, metav1.PatchOptions{FieldManager: actuate.FieldManager, Force: new(true)}, "resize")
+	if err := refusedByPolicy(applied, "lacks the label"); err != nil {
+		t.Errorf("applying the limits of a pod that did not opt in: %v", err)
+	}
+
 	// As the resizer does it.
 	writer, err := ctrlclient.New(account, ctrlclient.Options{})
 	if err != nil {
