@@ -20,9 +20,13 @@ const (
 
 	// hbone is the port of a pod that an ambient mesh sends to.
 	hbone = 15008
-	// probes is the source address of kubelets' probes in an ambient mesh.
-	probes = "169.254.7.127/32"
 )
+
+// probes are the source addresses of kubelets' probes in an ambient mesh.
+var probes = []networkingv1.NetworkPolicyPeer{
+	{IPBlock: &networkingv1.IPBlock{CIDR: "169.254.7.127/32"}},
+	{IPBlock: &networkingv1.IPBlock{CIDR: "fd16:9254:7127:1337:ffff:ffff:ffff:ffff/128"}},
+}
 
 // authorization has the fields of an AuthorizationPolicy that ours use.
 type authorization struct {
@@ -164,7 +168,7 @@ func TestTheNetworkLetsTheAmbientMeshThrough(t *testing.T) {
 		own := want.Ingress[0].Ports
 		want.Ingress = []networkingv1.NetworkPolicyIngressRule{
 			{From: p.Spec.Ingress[0].From, Ports: []networkingv1.NetworkPolicyPort{{Port: &intstr.IntOrString{IntVal: hbone}}}},
-			{From: []networkingv1.NetworkPolicyPeer{{IPBlock: &networkingv1.IPBlock{CIDR: probes}}}, Ports: own},
+			{From: probes, Ports: own},
 		}
 		got, err := json.Marshal(m.Spec)
 		if err != nil {
