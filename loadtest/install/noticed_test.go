@@ -60,6 +60,7 @@ func (u *user) runsJobAgain() {
 	u.Helper()
 	u.sh(activatorAgain)
 	u.sh("kubectl -n libra-system wait --for=condition=complete --timeout=5m job/libra-activator-install")
+	u.sh("kubectl -n libra-system logs job/libra-activator-install")
 }
 
 // has returns an error unless the check finds that the activator is another, with a remedy, or, without want, does not.

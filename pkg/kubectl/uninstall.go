@@ -8,8 +8,9 @@ import (
 	"libra.dev/libra/pkg/kubectl/uninstall"
 )
 
-// uninstallTimeout is how long the removal waits for each thing, unless --timeout says otherwise.
-const uninstallTimeout = 5 * time.Minute
+// uninstallTimeout is how long the removal waits for each thing, unless --timeout says otherwise. Knative gives an activator ten
+// minutes to finish its requests.
+const uninstallTimeout = 11 * time.Minute
 
 func newUninstall(o *options) *cobra.Command {
 	var u uninstall.Uninstall

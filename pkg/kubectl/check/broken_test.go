@@ -155,6 +155,7 @@ func broken() []brokenBy {
 			name: "Autopilot", want: []string{"warning node-kind node gk3-c", "warning kubelet-version node gk3-c"},
 			object: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "gk3-c", Labels: map[string]string{corev1.LabelOSStable: "linux", corev1.LabelArchStable: "amd64"}}},
 		},
+		of("OpenShift", pair(ofNode(func(n *corev1.Node) { n.Labels["node.openshift.io/os_id"] = "rhcos" })), "oc adm policy add-scc-to-user privileged", "warning node-kind node a"),
 		brokenBy{
 			name: "a kubelet before 1.35", status: true, want: []string{"error kubelet-version node a"}, remedy: "kubectl drain a",
 		}.changing(ofNode(func(n *corev1.Node) { n.Status.NodeInfo.KubeletVersion = "v1.34.0" })),

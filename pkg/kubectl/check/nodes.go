@@ -19,7 +19,7 @@ var nodeChecks = []Check{
 	},
 	{
 		ID: "node-kind", run: nodeKind,
-		Looks: "nodes on which no agent can run: GKE Autopilot, EKS Fargate, virtual kubelets",
+		Looks: "nodes on which no agent can run: GKE Autopilot, EKS Fargate, virtual kubelets; and those of OpenShift, which refuses Libra's pods until their accounts may have them",
 		Fine:  "every node is of a kind that can run the agent",
 	},
 	{
@@ -51,6 +51,10 @@ spec:
           - {key: kubernetes.io/arch, operator: In, values: [amd64, arm64]}
           - {key: type, operator: NotIn, values: [virtual-kubelet]}`
 )
+
+// allowPods lets Libra's accounts have pods with folders of the host, and with user IDs that OpenShift did not choose.
+const allowPods = `oc adm policy add-scc-to-user privileged --serviceaccount libra-agent --namespace libra-node
+oc adm policy add-scc-to-group nonroot-v2 system:serviceaccounts:libra-system system:serviceaccounts:libra-uninstall`
 
 // groups are nodes by what is to be said about them.
 type groups map[string][]string
@@ -140,15 +144,21 @@ func takesNoAgent(n *corev1.Node) (whose string, is bool) {
 	return "", false
 }
 
+// openShift is a label that OpenShift puts on all of its nodes.
+const openShift = "node.openshift.io/os_id"
+
 func nodeKind(ctx context.Context, c *Cluster) ([]Finding, error) {
 	nodes, err := c.allNodes(ctx)
 	if err != nil {
 		return nil, err
 	}
 	unfit := groups{}
+	var constrained []string
 	for i := range nodes {
 		if whose, is := takesNoAgent(&nodes[i]); is {
 			unfit.add(whose, nodes[i].Name)
+		} else if _, is := nodes[i].Labels[openShift]; is {
+			constrained = append(constrained, nodes[i].Name)
 		}
 	}
 	remedies := map[string]string{
@@ -164,6 +174,10 @@ func nodeKind(ctx context.Context, c *Cluster) ([]Finding, error) {
 		}
 		found = append(found, of(about, remedies[whose], "%s cannot run the agent: it is not supported, and functions there are only observed", whose))
 	})
+	if len(constrained) > 0 {
+		slices.Sort(constrained)
+		found = append(found, warning(nodesObject(constrained), allowPods, "OpenShift refuses Libra's pods until their accounts may have them; Libra was not tried there"))
+	}
 	return found, nil
 }
 

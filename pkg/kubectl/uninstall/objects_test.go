@@ -24,6 +24,7 @@ import (
 	"libra.dev/libra/pkg/api/v1alpha1"
 	"libra.dev/libra/pkg/apiservertest"
 	"libra.dev/libra/pkg/kubectl/check"
+	"libra.dev/libra/pkg/kubectl/swap"
 )
 
 // start returns a removal on an API server that has Libra's definitions, and more. Nothing collects garbage there, nor deletes
@@ -231,5 +232,39 @@ func TestAWaitEndsAndSaysForWhat(t *testing.T) {
 	err := u.remover(&appsv1.Deployment{}, "libra-system", "libra-resizer")(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "libra-resizer") {
 		t.Errorf("it says %v, want what is left", err)
+	}
+
+	// A pod on a node that is down is not waited for, or at least named with what to do.
+	create(t, u, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: swap.Namespace}})
+	for name, ready := range map[string]corev1.ConditionStatus{"up": corev1.ConditionTrue, "down": corev1.ConditionUnknown} {
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		create(t, u, node)
+		node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready}}
+		if err := u.Client.Status().Update(t.Context(), node); err != nil {
+			t.Fatal(err)
+		}
+	}
+	end := func(namespace, app, node string) {
+		t.Helper()
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: app + "-" + node, Labels: map[string]string{"app": app}, Finalizers: kept.Finalizers}}
+		pod.Spec = kept.Spec.Template.Spec
+		pod.Spec.NodeName = node
+		create(t, u, pod)
+		if err := u.Client.Delete(t.Context(), pod); err != nil {
+			t.Fatal(err)
+		}
+	}
+	end("libra-system", "libra-resizer", "down")
+	err = u.remover(&appsv1.Deployment{}, "libra-system", "libra-resizer")(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "on the node down, which is down: kubectl -n libra-system delete pod libra-resizer-down --force") {
+		t.Errorf("it says %v, want how to go on", err)
+	}
+	end(swap.Namespace, swap.Name, "down")
+	if err := u.awaitActivators(t.Context()); err != nil {
+		t.Errorf("an activator on a node that is down: %v", err)
+	}
+	end(swap.Namespace, swap.Name, "up")
+	if err := u.awaitActivators(t.Context()); err == nil || !strings.Contains(err.Error(), "activator-up") {
+		t.Errorf("it says %v, want that an activator drains", err)
 	}
 }

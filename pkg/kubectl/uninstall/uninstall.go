@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -123,21 +124,50 @@ func (u Uninstall) observe(ctx context.Context) error {
 }
 
 // awaitActivators waits until those of Libra's activators that drain have ended: they themselves give
-// back what their requests hold.
+// back what their requests hold. Those on a node that is down hold nothing any more.
 func (u Uninstall) awaitActivators(ctx context.Context) error {
 	return u.await(ctx, func(ctx context.Context) (string, error) {
-		var pods corev1.PodList
-		if err := u.Client.List(ctx, &pods, client.InNamespace(swap.Namespace), client.MatchingLabels{"app": swap.Name}); err != nil {
-			return "", err
-		}
-		var ending []string
-		for _, p := range pods.Items {
-			if p.DeletionTimestamp != nil {
-				ending = append(ending, p.Name)
-			}
-		}
-		return strings.Join(ending, ", "), nil
+		up, _, err := u.ending(ctx, swap.Namespace, swap.Name)
+		return strings.Join(up, ", "), err
 	})
+}
+
+// ending names the pods of an app that are being deleted: those on nodes that are up, and those on nodes that are down, whose
+// kubelets will not say that they have ended.
+func (u Uninstall) ending(ctx context.Context, namespace, app string) (up, down []string, err error) {
+	var pods corev1.PodList
+	if err := u.Client.List(ctx, &pods, client.InNamespace(namespace), client.MatchingLabels{"app": app}); err != nil {
+		return nil, nil, err
+	}
+	for _, p := range pods.Items {
+		if p.DeletionTimestamp == nil {
+			continue
+		}
+		isDown, err := u.isDown(ctx, p.Spec.NodeName)
+		switch {
+		case err != nil:
+			return nil, nil, err
+		case isDown:
+			down = append(down, fmt.Sprintf("the pod %s on the node %s, which is down: kubectl -n %s delete pod %s --force", p.Name, p.Spec.NodeName, namespace, p.Name))
+		default:
+			up = append(up, p.Name)
+		}
+	}
+	return up, down, nil
+}
+
+// isDown reports whether the control plane does not hear of a node.
+func (u Uninstall) isDown(ctx context.Context, name string) (bool, error) {
+	if name == "" {
+		return false, nil
+	}
+	var node corev1.Node
+	if err := u.Client.Get(ctx, client.ObjectKey{Name: name}, &node); err != nil {
+		return false, client.IgnoreNotFound(err)
+	}
+	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionUnknown
+	}), nil
 }
 
 // remover returns a step that deletes an object and all that it owns, and waits until they are gone.
@@ -158,8 +188,11 @@ func (u Uninstall) remover(o client.Object, namespace, name string) func(context
 				return "", nil
 			case err == nil && is:
 				return remaining(ns), nil
+			case err != nil:
+				return name, err
 			}
-			return name, err
+			_, down, err := u.ending(ctx, namespace, name)
+			return strings.Join(append([]string{name}, down...), "; "), err
 		})
 	}
 }
