@@ -109,8 +109,8 @@ func TestReplaysAreBoundedInNumberAndTime(t *testing.T) {
 	r := newTestReplayer(t, func(_ http.ResponseWriter, r *http.Request) {
 		n := now.Add(1)
 		defer now.Add(-1)
-		if n > most.Load() {
-			most.Store(n)
+		for m := most.Load(); n > m && !most.CompareAndSwap(m, n); {
+			m = most.Load()
 		}
 		// Read, so that the server notices when the client goes away.
 		_, _ = io.Copy(io.Discard, r.Body)
