@@ -43,7 +43,7 @@ class Predictor:
         self._lock = Lock(self._connection, lease_seconds)
         self._before: dict[str, Function] = {}
         self._redis_was_lost = False  # and the store does not have all of it again yet
-        self._anew = True  # knows of no earlier learner, or learned for less than a minute as the first
+        self._anew = False  # began with nothing as the learner, and has not saved for long enough since
         self._settled = settings.role == "serve"  # whether it need not learn more to be ready
         self._stopping = asyncio.Event()
 

@@ -63,7 +63,7 @@ class Index:
     fence: int  # the greatest known, or 0
     tokens: Mapping[str, str]
     complete: bool  # whether what is not here has been dropped; a store that was lost may be refilled still
-    history: str = ""  # another one after the store was lost; empty when that is not known
+    history: str = ""  # names all that the store has had since it was empty, if that is known
 
 
 class Store(Protocol):

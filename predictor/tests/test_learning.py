@@ -21,7 +21,7 @@ from libra_predictor.connection import Connection
 from libra_predictor.function import Function, FunctionState
 from libra_predictor.learner import Predictor
 from libra_predictor.learning import Learning
-from libra_predictor.lock import Hold, LockLostError
+from libra_predictor.lock import LOCK, Hold, LockLostError
 from libra_predictor.observations import UNKNOWN_SIZE, Observed, parse
 from libra_predictor.past import Past
 from libra_predictor.published import Answers, Published, Record, Stage
@@ -148,6 +148,8 @@ def test_answers_that_outlast_redis_alone_keep_their_offset(redis_server: RedisS
                 await in_time("it has given up", lambda: not lost.learning)
                 redis_server.start()
                 await in_time("the other learns", lambda: predictor.functions() != {FUNCTION: before})
+                token: Any = redis_server.client.get(LOCK)
+                assert not token.startswith(b"anew-"), "it knows what was lost"
                 assert predictor.functions()[FUNCTION].at(1000) == before.at(1000)
                 append(redis_server, 1)
                 await in_time("it is learned", lambda: window(redis_server) == 1)
