@@ -149,83 +149,119 @@ func enter(d *json.Decoder, key string) (found bool, err error) {
 // readAheadBody is a body that is read before anybody asks for it. Its reader gets all of it, as it arrives.
 type readAheadBody struct {
 	of    io.Reader
-	done  chan struct{} // closed when no more arrives
+	done  chan struct{} // closed when run has ended
 	ahead *budget
 
 	mu       sync.Mutex
 	more     sync.Cond
+	by       readBy
 	reserved int64
-	arrived  []byte
-	err      error // that comes after arrived
+	buffer   []byte
+	arrived  []byte // in the buffer
+	err      error  // that comes after arrived
 	given    int
 	closed   bool
 }
 
+// readBy says who reads the body from the server.
+type readBy int
+
+const (
+	byRun    readBy = iota
+	byLast          // run, once more: it is waiting for what comes next
+	byReader        // the body's reader, after what has arrived
+)
+
 // readAhead starts to read a body whose length has been reserved.
 func readAhead(of io.Reader, length int64, ahead *budget) *readAheadBody {
-	b := &readAheadBody{of: of, done: make(chan struct{}), ahead: ahead, reserved: length}
+	most := int(length) + 1 // to see its end
+	// The buffer grows with what arrives: declaring a length costs a client nothing.
+	b := &readAheadBody{of: of, done: make(chan struct{}), ahead: ahead, reserved: length, buffer: make([]byte, min(most, firstBuffer))}
 	b.more.L = &b.mu
-	go b.run(int(length))
+	go b.run(most)
 	return b
 }
 
-// run reads the body into a buffer, where nobody looks beyond what has arrived. It ends when the server closes the body,
-// at the latest.
-func (b *readAheadBody) run(length int) {
+// run reads the body into the buffer, where nobody looks beyond what has arrived. It ends when the server closes the
+// body, at the latest.
+func (b *readAheadBody) run(most int) {
 	defer close(b.done)
-	most := length + 1 // to see its end
-	// The buffer grows with what arrives: declaring a length costs a client nothing.
-	buffer := make([]byte, min(most, firstBuffer))
-	for n, err := 0, error(nil); err == nil; {
-		if n == len(buffer) {
-			buffer = append(buffer, make([]byte, max(1, min(len(buffer), most-len(buffer))))...)
-		}
-		var read int
-		read, err = b.of.Read(buffer[n:])
+	for n, more := 0, true; more; {
+		read, err := b.of.Read(b.buffer[n:]) // nobody else changes the buffer meanwhile
 		n += read
-		b.mu.Lock()
-		b.arrived, b.err = buffer[:n], err
-		b.release()
-		b.more.Broadcast()
-		b.mu.Unlock()
+		more = b.arrive(n, most, err)
 	}
+}
+
+// arrive takes in that n bytes have arrived in the buffer, and says whether run is to read more.
+func (b *readAheadBody) arrive(n, most int, err error) (more bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.arrived, b.err = b.buffer[:n], err
+	switch {
+	case err != nil || b.by == byLast:
+		b.by = byReader
+	case n == len(b.buffer):
+		b.buffer = append(b.buffer, make([]byte, max(1, min(n, most-n)))...)
+		b.arrived = b.buffer[:n]
+	}
+	b.release()
+	more = b.by != byReader
+	b.more.Broadcast()
+	return more
 }
 
 // release drops the body and gives back what was reserved for it, once, when nobody holds any of it any more. run holds
-// it until no more arrives, even after Close. The caller must hold mu.
+// it while it reads, even after Close. The caller must hold mu.
 func (b *readAheadBody) release() {
-	if b.err == nil || b.given < len(b.arrived) && !b.closed {
+	if b.by != byReader || b.given < len(b.arrived) && !b.closed {
 		return
 	}
 	b.ahead.Add(-b.reserved)
-	b.arrived, b.given, b.reserved = nil, 0, 0
+	b.buffer, b.arrived, b.given, b.reserved = nil, nil, 0, 0
 }
 
-// peek returns the whole body, if that arrives in time.
+// peek returns the whole body, if that arrives in time. If not, the rest is no longer read ahead, so that clients which
+// stall do not use up the budget: what was reserved beyond the buffer is given back.
 func (b *readAheadBody) peek(ctx context.Context, within time.Duration) (document []byte, all bool) {
 	timeout := time.NewTimer(within)
 	defer timeout.Stop()
 	select {
 	case <-b.done:
 	case <-timeout.C:
-		return nil, false
 	case <-ctx.Done():
-		return nil, false
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.by == byRun {
+		b.by = byLast
+		unused := max(0, b.reserved-int64(len(b.buffer)))
+		b.ahead.Add(-unused)
+		b.reserved -= unused
+	}
 	return b.arrived, b.err == io.EOF
 }
 
 // Read blocks until there is something to return.
 func (b *readAheadBody) Read(p []byte) (n int, err error) {
+	if n, err, done := b.take(p); done {
+		return n, err
+	}
+	return b.of.Read(p)
+}
+
+// take reads what has arrived. It is not done if the rest is the reader's to read.
+func (b *readAheadBody) take(p []byte) (n int, err error, done bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for b.given == len(b.arrived) && b.err == nil && !b.closed {
+	for b.given == len(b.arrived) && b.by != byReader && !b.closed {
 		b.more.Wait()
 	}
 	if b.closed {
-		return 0, http.ErrBodyReadAfterClose
+		return 0, http.ErrBodyReadAfterClose, true
+	}
+	if b.given == len(b.arrived) && b.err == nil {
+		return 0, nil, false
 	}
 	n = copy(p, b.arrived[b.given:])
 	b.given += n
@@ -233,7 +269,7 @@ func (b *readAheadBody) Read(p []byte) (n int, err error) {
 		err = b.err
 	}
 	b.release() // the request may go on for long
-	return n, err
+	return n, err, true
 }
 
 // Close leaves the rest to the server, which closes the body after the response: waiting for it here would hold up the

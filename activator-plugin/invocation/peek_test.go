@@ -124,9 +124,7 @@ func TestSlowBodyIsPassedOnAsItArrives(t *testing.T) {
 		t.Fatalf("sizeOf() = %d, %v, want an unknown size", size, err)
 	}
 	for _, part := range []string{`{"n"`, `: 1}`} {
-		if _, err := io.WriteString(sending, part); err != nil {
-			t.Fatal(err)
-		}
+		go io.WriteString(sending, part)
 		got := make([]byte, len(part))
 		if _, err := io.ReadFull(body, got); err != nil || string(got) != part {
 			t.Fatalf("read %q, %v, want %q", got, err, part)
@@ -174,6 +172,11 @@ func TestReadAheadBodyIsTheBody(t *testing.T) {
 		declared := rapid.Int64Range(1, int64(len(sent))+1).Draw(t, "declared") // Go's servers give no more than that
 		ahead.reserve(declared)
 		body := readAhead(of, declared, &ahead)
+		if rapid.Bool().Draw(t, "peeked at in vain") {
+			gone, cancel := context.WithCancel(t.Context())
+			cancel()
+			body.peek(gone, peekFor)
+		}
 		var got []byte
 		var err error
 		for err == nil {
@@ -256,6 +259,28 @@ func TestBodiesReadAheadAreBounded(t *testing.T) {
 			hold()
 			noRoom()
 			held = slices.Delete(held, 1, 2)
+		}
+	})
+}
+
+// Clients that declare the longest body and send nothing of it do not keep others' sizes from being read.
+func TestClientsThatStallLeaveRoomForOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var ahead budget
+		request := func(body io.Reader, length int64) *http.Request {
+			r := httptest.NewRequest(http.MethodPost, "http://example.com/", body)
+			r.ContentLength = length
+			return r
+		}
+		for range 2 * maxAhead / maxPeeked {
+			arriving, sending := io.Pipe()
+			defer sending.Close()
+			if size, _, err := sizeOf(request(arriving, maxPeeked), "json:/n", &ahead); size != api.UnknownSize || err != nil {
+				t.Fatalf("sizeOf() = %d, %v, want an unknown size", size, err)
+			}
+		}
+		if size, _, err := sizeOf(request(strings.NewReader(`{"n": 7}`), 8), "json:/n", &ahead); size != 7 || err != nil {
+			t.Errorf("sizeOf() = %d, %v beside clients that stall, want 7", size, err)
 		}
 	})
 }
