@@ -55,6 +55,10 @@ type volumes struct {
 	surplus, want api.Resources
 }
 
+func (v volumes) minus(w volumes) volumes {
+	return volumes{v.surplus.Sub(w.surplus), v.want.Sub(w.want)}
+}
+
 // classify returns what an invocation can lend and would borrow. The invocation keeps the container's request,
 // and at least what the terms say. Short loans do not pay: it borrows no CPU if it would end before minLoan
 // without a loan, and lends nothing if it may have ended by then. It still borrows memory, which it cannot do

@@ -55,7 +55,7 @@ func (m *Manager) begin(ctx context.Context, req *request, revID types.Namespace
 	prediction, known := m.predict(ctx, revID, req, why, inv.Ranked)
 	in := m.pods.servedBy(pod)
 	bypassed := m.bypassed(req.rev)
-	var could, allowed, withheld volumes
+	var could, allowed volumes
 	if known && why == reasonNone {
 		could = classify(owed, set, prediction, inv.Concurrency)
 		if set.mode == api.ModeFull {
@@ -80,7 +80,7 @@ func (m *Manager) begin(ctx context.Context, req *request, revID types.Namespace
 		}
 	default:
 		inv.Predicted, inv.Duration, inv.WithoutLoan = prediction.Demand, lasts(owed, prediction), withoutLoan(owed, prediction)
-		allowed, withheld = set.allow(could)
+		allowed = set.allow(could)
 		inv.Surplus, inv.Want = allowed.surplus, allowed.want
 		if inv.Concurrency > 1 {
 			inv.Need = needOf(owed, set, prediction)
@@ -88,8 +88,9 @@ func (m *Manager) begin(ctx context.Context, req *request, revID types.Namespace
 		if !inv.Ranked && set.lendsIdle() && !bypassed {
 			inv.IdleCPUMilli = idleCPU(owed, set.keep)
 		}
-		r, why = set.roleOf(allowed, withheld)
+		r, why = set.roleOf(allowed, could)
 	}
+	withheld := req.seen.could.minus(allowed)
 	if inv.Ranked {
 		inv.CPUTime = prediction.CPUTime
 	}
@@ -250,9 +251,9 @@ func (m *Manager) whyStarting(req *request, pod target) reason {
 }
 
 // roleOf returns the role of an invocation with a prediction, and reasonMode if its mode restricts it.
-func (s terms) roleOf(allowed, withheld volumes) (role, reason) {
+func (s terms) roleOf(allowed, could volumes) (role, reason) {
 	why := reasonNone
-	if withheld != (volumes{}) {
+	if allowed != could {
 		why = reasonMode
 	}
 	lends, borrows := !allowed.surplus.IsZero(), !allowed.want.IsZero()

@@ -74,7 +74,7 @@ func Explain(rev *v1.Revision, of settings.Settings, source api.Source, autoscal
 	if ranked {
 		could, e.Quick = could.ranked(*p, concurrency, false)
 	}
-	r, reason := set.roleOf(set.allow(could))
+	r, reason := set.roleOf(set.allow(could), could)
 	e.Role, e.Reason = string(r), string(reason)
 	return e, nil
 }

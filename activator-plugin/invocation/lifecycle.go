@@ -98,7 +98,7 @@ type flight struct {
 	node       string
 	inv        pool.Invocation
 	dispatched time.Time
-	// withheld is what the mode kept from the pool. besideUntold says that others that were not
+	// withheld is what the mode or the source kept from the pool. besideUntold says that others that were not
 	// reported to the pool were in the pod, or may have been. Both are set before finish.
 	withheld     volumes
 	besideUntold bool

@@ -170,10 +170,10 @@ func newMetrics(mp metric.MeterProvider) (*metrics, error) {
 		metric.WithDescription("Invocations of revisions with a refused annotation, by `annotation`"),
 		metric.WithUnit("{invocation}"))
 	m.cpu, errs[6] = meter.Float64Counter("libra.invocations.cpu",
-		metric.WithDescription("CPU that invocations could lend (`kind` surplus) or would borrow (want), in core-seconds, per revision: the volume times their run time. `withheld` tells whether their mode prevented it"),
+		metric.WithDescription("CPU that invocations could lend (`kind` surplus) or would borrow (want), in core-seconds, per revision: the volume times their run time. `withheld` tells whether their mode or source kept it from the pool"),
 		metric.WithUnit("s"))
 	m.memory, errs[7] = meter.Float64Counter("libra.invocations.memory",
-		metric.WithDescription("Memory that invocations could lend (`kind` surplus) or would borrow (want), in byte-seconds, per revision: the volume times their run time. `withheld` tells whether their mode prevented it"),
+		metric.WithDescription("Memory that invocations could lend (`kind` surplus) or would borrow (want), in byte-seconds, per revision: the volume times their run time. `withheld` tells whether their mode or source kept it from the pool"),
 		metric.WithUnit("{byte_second}"))
 	m.abandoned, errs[8] = meter.Int64Counter("libra.invocations.abandoned",
 		metric.WithDescription("Invocations whose client went away before it had the whole response, or whose time ran out, and upgraded connections, where it is not seen who closed them, per revision: their pods lend nothing until seen at rest"),

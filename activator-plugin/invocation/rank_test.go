@@ -33,20 +33,19 @@ func TestRankedByModeAndSource(t *testing.T) {
 	prediction := predict.Prediction{Demand: res(300, 600), Duration: 2 * time.Second, CPUTime: cpuTime}
 	owners := pool.Invocation{Surplus: res(600, 0), Want: res(0, 88), IdleCPUMilli: 900}
 	for _, tc := range []struct {
-		mode     api.Mode
-		source   api.Source
-		want     pool.Invocation // what differs
-		count    string
-		withheld map[string]float64 // byte seconds a second
+		mode   api.Mode
+		source api.Source
+		want   pool.Invocation // what differs
+		count  string
+		// Whether the surplus, and what is wanted, are withheld.
+		surplus, wanted string
 	}{
-		{api.ModeObserve, api.SourceOwners, pool.Invocation{}, "mode observed", map[string]float64{"surplus true": 0, "want true": 88 * mi}},
-		{api.ModeObserve, api.SourceNode, pool.Invocation{}, "mode observed", map[string]float64{"surplus true": 0, "want true": 88 * mi}},
-		{api.ModeLend, api.SourceOwners, pool.Invocation{Surplus: owners.Surplus, IdleCPUMilli: owners.IdleCPUMilli}, "mode donor",
-			map[string]float64{"surplus false": 0, "want true": 88 * mi}},
-		{api.ModeLend, api.SourceNode, pool.Invocation{Ranked: true, CPUTime: cpuTime}, "true mode neither", map[string]float64{"want true": 88 * mi}},
-		{api.ModeFull, api.SourceOwners, owners, "donor_and_borrower", map[string]float64{"surplus false": 0, "want false": 88 * mi}},
-		{api.ModeFull, api.SourceNode, pool.Invocation{Ranked: true, CPUTime: cpuTime, Want: owners.Want}, "true borrower",
-			map[string]float64{"want false": 88 * mi}},
+		{api.ModeObserve, api.SourceOwners, pool.Invocation{}, "mode observed", "surplus true", "want true"},
+		{api.ModeObserve, api.SourceNode, pool.Invocation{}, "mode observed", "surplus true", "want true"},
+		{api.ModeLend, api.SourceOwners, pool.Invocation{Surplus: owners.Surplus, IdleCPUMilli: owners.IdleCPUMilli}, "mode donor", "surplus false", "want true"},
+		{api.ModeLend, api.SourceNode, pool.Invocation{Ranked: true, CPUTime: cpuTime}, "true mode neither", "surplus true", "want true"},
+		{api.ModeFull, api.SourceOwners, owners, "donor_and_borrower", "surplus false", "want false"},
+		{api.ModeFull, api.SourceNode, pool.Invocation{Ranked: true, CPUTime: cpuTime, Want: owners.Want}, "true borrower", "surplus true", "want false"},
 	} {
 		t.Run(string(tc.mode)+" "+string(tc.source), func(t *testing.T) {
 			rec := &recorder{}
@@ -64,12 +63,14 @@ func TestRankedByModeAndSource(t *testing.T) {
 			if diff := cmp.Diff(map[string]int64{tc.count: 1}, c.counts(t, "libra.invocations")); diff != "" {
 				t.Error("libra.invocations (-want, +got):\n" + diff)
 			}
-			volumes := map[string]float64{}
-			for kind, perSecond := range tc.withheld {
-				volumes[kind] = perSecond * rec.ends[0].Duration.Seconds()
-			}
-			if diff := cmp.Diff(volumes, c.volumes(t, "libra.invocations.memory"), nearly); diff != "" {
-				t.Error("libra.invocations.memory (-want, +got):\n" + diff)
+			took := rec.ends[0].Duration.Seconds()
+			for name, volumes := range map[string]map[string]float64{
+				"libra.invocations.cpu":    {tc.surplus: .6 * took, tc.wanted: 0},
+				"libra.invocations.memory": {tc.surplus: 0, tc.wanted: 88 * mi * took},
+			} {
+				if diff := cmp.Diff(volumes, c.volumes(t, name), nearly); diff != "" {
+					t.Error(name + " (-want, +got):\n" + diff)
+				}
 			}
 		})
 	}

@@ -88,14 +88,14 @@ func isSane(q resource.Quantity) bool { return q.CmpInt64(maxSize) <= 0 }
 // lendsIdle reports whether pods lend between invocations.
 func (s terms) lendsIdle() bool { return s.mode != api.ModeObserve && !s.keepsIdle }
 
-// allow splits v into what the mode lets the pool know of, and the rest.
-func (s terms) allow(v volumes) (allowed, withheld volumes) {
+// allow returns the part of v that the mode lets the pool know of.
+func (s terms) allow(v volumes) volumes {
 	switch s.mode {
 	case api.ModeFull:
-		return v, volumes{}
+		return v
 	case api.ModeLend:
-		return volumes{surplus: v.surplus}, volumes{want: v.want}
+		return volumes{surplus: v.surplus}
 	default:
-		return volumes{}, v
+		return volumes{}
 	}
 }
