@@ -175,11 +175,11 @@ func Run(t testing.TB, answers *redis.Options, options ...string) (stop func()) 
 	if err != nil {
 		t.Fatal("this test needs redis-server 7 or later: apt-get install redis-server")
 	}
-	// The shell ends the server when its input closes, which also happens when the
-	// test is killed.
+	// The shell ends the server when its input closes, which also happens when the test is killed. It
+	// outlives a signal to the whole process group: a server that is stopped would not end by that.
 	var output bytes.Buffer
 	cmd := exec.Command("sh", append([]string{
-		"-c", `"$@" & read -r _; kill -9 $!; wait`, "sh", server,
+		"-c", `trap : HUP INT TERM; "$@" & read -r _; kill -9 $!; wait`, "sh", server,
 	}, options...)...)
 	cmd.Stdout, cmd.Stderr = &output, &output
 	input, err := cmd.StdinPipe()
