@@ -240,19 +240,22 @@ func (l *Live) setSource(of *sync.Map, kind string) func(any) {
 		source, err := api.ParseSource(object.GetLabels()[api.SourceLabel])
 		if err != nil {
 			l.refused(fmt.Errorf("ignoring label %s of %s %s: %w", api.SourceLabel, kind, object.GetName(), err))
-			of.Delete(object.GetName())
-		} else {
-			of.Store(object.GetName(), source)
+			l.removeSource(of)(obj)
+			return
 		}
-		l.changed()
+		// A kubelet updates its Node again and again.
+		if was, known := of.Swap(object.GetName(), source); !known || was != source {
+			l.changed()
+		}
 	}
 }
 
 func (l *Live) removeSource(of *sync.Map) func(any) {
 	return func(obj any) {
 		if object, ok := obj.(metav1.Object); ok {
-			of.Delete(object.GetName())
-			l.changed()
+			if _, known := of.LoadAndDelete(object.GetName()); known {
+				l.changed()
+			}
 		}
 	}
 }

@@ -302,6 +302,10 @@ func TestOnChange(t *testing.T) {
 				_, err := c.client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: labelled("ns", "owners")}, metav1.CreateOptions{})
 				return err
 			}},
+			{"a node whose label is the same", 0, func() error {
+				_, err := c.client.CoreV1().Nodes().Update(ctx, &corev1.Node{ObjectMeta: labelled("n", "owners"), Status: corev1.NodeStatus{Phase: corev1.NodeRunning}}, metav1.UpdateOptions{})
+				return err
+			}},
 			{"a node is gone", 1, func() error { return c.client.CoreV1().Nodes().Delete(ctx, "n", metav1.DeleteOptions{}) }},
 			{"the settings are gone", 1, func() error {
 				return c.client.CoreV1().ConfigMaps(Namespace).Delete(ctx, ConfigMap, metav1.DeleteOptions{})

@@ -79,14 +79,16 @@ func newPodInfos() *podInfos {
 func (p *podInfos) set(pod string, info podInfo) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	old := p.byPod[pod]
+	old, known := p.byPod[pod]
 	if old.container == info.container && info.cgroup == nil {
 		info.cgroup = old.cgroup
 	} else {
 		p.drop(pod)
 	}
 	p.byPod[pod] = info
-	signal(p.changed)
+	if !known || info != old {
+		signal(p.changed)
+	}
 }
 
 // keepLending lets a pod lend and use as it did, while that cannot be determined anew.
