@@ -55,6 +55,9 @@ const (
 
 	patchTimeout      = 2 * time.Second
 	concurrentPatches = 8 // per node
+	// patientPatches is how many of them can wait: no more are begun until the node is looked at again, so that what
+	// cannot wait has a place, and is seen soon.
+	patientPatches = concurrentPatches - 1
 	// concurrentPatient is how many patches that can wait are in flight at a time, for all nodes
 	// together. An API server that gets more at once than it can answer within patchTimeout does
 	// most of the work in vain.

@@ -23,17 +23,21 @@ import (
 // one that was not sent or not accepted may be tried again.
 func (c *Controller) issue(ctx context.Context, n *node, resizes []resize, asOf time.Time) (next time.Duration) {
 	next = resync
-	held := false
+	held, patients := false, 0
 	var sent []*managedPod
 	var group errgroup.Group
 	group.SetLimit(concurrentPatches)
 	for _, r := range resizes {
 		m, now := r.pod, c.clock.Now() // a limiter must not be given a past time
-		if now.Before(m.calls.retryAt) {
+		patient := r.canWait()
+		if now.Before(m.calls.retryAt) && (patient || !m.calls.couldWait) {
 			next = max(heldTick, min(next, m.calls.retryAt.Sub(now)))
 			continue
 		}
-		patient := r.canWait()
+		if patient && patients == patientPatches {
+			next = min(next, heldTick)
+			continue
+		}
 		if patient && !(halfLeft(c.total, now) && halfLeft(n.limiter, now) && c.patient.TryAcquire(1)) {
 			if !held {
 				c.metrics.resized(ctx, r, resultLimited)
@@ -50,6 +54,9 @@ func (c *Controller) issue(ctx context.Context, n *node, resizes []resize, asOf 
 			break
 		}
 		sent = append(sent, m)
+		if patient {
+			patients++
+		}
 		group.Go(func() error {
 			c.resize(ctx, n, r, asOf)
 			if patient {
@@ -105,7 +112,7 @@ func (c *Controller) resize(ctx context.Context, n *node, r resize, asOf time.Ti
 		if m.standing == departed || apierrors.IsNotFound(err) {
 			m.standing = gone
 		}
-		m.backOff(now)
+		m.backOff(r, now)
 	case apierrors.IsInvalid(err), apierrors.IsForbidden(err), apierrors.IsBadRequest(err):
 		result = resultRefused
 		c.refused(log, r, from, err, now)
@@ -115,7 +122,7 @@ func (c *Controller) resize(ctx context.Context, n *node, r resize, asOf time.Ti
 		result = resultFailed
 		log.Error(err, "resize failed", "to", r.limits.String())
 		m.calls.unsure = true
-		m.backOff(now)
+		m.backOff(r, now)
 	}
 	telemetry.EndSpan(span, result, err)
 	c.metrics.resized(ctx, r, result)

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -75,13 +76,45 @@ func TestHeldCeilingsAreCountedOnce(t *testing.T) {
 	}
 	h := newHarness(t, objects...)
 	h.following.now = underNode
-	got, again := h.reconcileResult()
-	if want := testSettings.Burst / 2; len(got) != want || again != waitTick {
-		t.Errorf("%d patches and again after %v, want %d and again after %v", len(got), again, want, waitTick)
+	for _, want := range []struct {
+		patches int
+		again   time.Duration
+	}{{patientPatches, heldTick}, {testSettings.Burst/2 - patientPatches, waitTick}} {
+		if got, again := h.reconcileResult(); len(got) != want.patches || again != want.again {
+			t.Errorf("%d patches and again after %v, want %d and again after %v", len(got), again, want.patches, want.again)
+		}
 	}
 	if got := h.total("libra.resizer.resizes", resultKey.String(resultLimited)); got != 1 {
 		t.Errorf("%v rate-limited, want 1", got)
 	}
+}
+
+// However many pods are to get their ceilings, one that must get memory does not wait until they all have.
+func TestMemoryDoesNotWaitBehindCeilings(t *testing.T) {
+	objects := []client.Object{testRevision(owed), testNode(2000), testPod("z", owed, ready)}
+	for i := range testSettings.Burst {
+		objects = append(objects, testPod(fmt.Sprint("p", i), owed, ready))
+	}
+	h := newHarness(t, objects...)
+	h.following.now = underNode
+	h.pool.pods = lends(64, "z")
+	got := h.reconcile()
+	if len(got) != 1+patientPatches || got[len(got)-1] != "z 500m/320Mi" {
+		t.Errorf("patches %v at a time, want those of %d ceilings, and the memory of z", got, patientPatches)
+	}
+}
+
+// A ceiling that the API server did not answer to puts off no memory.
+func TestMemoryIsRaisedAfterACeilingFailed(t *testing.T) {
+	h := newHarness(t, testRevision(owed), testNode(2000), testPod("p", owed, ready))
+	h.following.now = underNode
+	h.patchErr = errors.New("it does not answer")
+	h.expect()
+	h.patchErr = nil
+	h.expect() // the ceiling waits
+	h.pool.pods = lends(64, "p")
+	h.expect("p 500m/320Mi")
+	h.expect("p 2000m/320Mi")
 }
 
 // While as many ceilings are being sent as the API server is given at a time, for whichever nodes,

@@ -55,8 +55,18 @@ func (r resize) canWait() bool {
 	return r.direction != restore && r.limits.MemoryBytes <= r.pod.asked.MemoryBytes
 }
 
+func order(a, b resize) int {
+	switch {
+	case a.direction != b.direction || a.canWait() == b.canWait():
+		return cmp.Compare(a.direction, b.direction)
+	case b.canWait():
+		return -1
+	}
+	return 1
+}
+
 // plan returns the resizes that may be issued now, in the order to issue them: restores, decreases,
-// increases and repairs. Pods do not depend on each other, with one exception: borrowers that may
+// increases and repairs, and of each, first those that cannot wait. Pods do not depend on each other, with one exception: borrowers that may
 // hold too much are repaired before the other pods. next is how long until there may be more to do,
 // if nothing changes.
 func (n *node) plan(now time.Time) (resizes []resize, next time.Duration) {
@@ -81,7 +91,7 @@ func (n *node) plan(now time.Time) (resizes []resize, next time.Duration) {
 			next = min(next, tick) // what is due may end without an event
 		}
 	}
-	slices.SortStableFunc(resizes, func(a, b resize) int { return cmp.Compare(a.direction, b.direction) })
+	slices.SortStableFunc(resizes, order)
 	return resizes, next
 }
 

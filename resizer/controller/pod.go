@@ -61,8 +61,11 @@ type pending struct {
 
 // calls is the state of a pod's patches.
 type calls struct {
-	retryAt time.Time // no patch is sent before it, because the last one failed
-	retry   backoff.Delay
+	// No patch is sent before retryAt, because the last one failed. If that one could wait, one that cannot is sent all
+	// the same.
+	retryAt   time.Time
+	couldWait bool
+	retry     backoff.Delay
 	// unsure reports that the last patch failed but may have been accepted all the same.
 	unsure bool
 	// asOf is when the last patch was planned; zero once it is in force.
@@ -204,9 +207,12 @@ func (m *managedPod) refused(r resize, now time.Time) (first bool) {
 		m.memory.refuse(r.limits.MemoryBytes, now)
 	default:
 		first = !m.calls.retry.Failing()
-		m.backOff(now)
+		m.backOff(r, now)
 	}
 	return first
 }
 
-func (m *managedPod) backOff(now time.Time) { m.calls.retryAt = now.Add(m.calls.retry.Next()) }
+// backOff puts off the pod's next patch, because r was not accepted.
+func (m *managedPod) backOff(r resize, now time.Time) {
+	m.calls.retryAt, m.calls.couldWait = now.Add(m.calls.retry.Next()), r.canWait()
+}
