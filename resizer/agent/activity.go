@@ -53,7 +53,7 @@ func (a *activity) add(at time.Time, cpu time.Duration) (woke bool) {
 
 // worked reports whether using so much CPU in so long a time is more than a rest.
 func worked(used, in time.Duration) bool {
-	return used >= leastUse && used*restTime >= leastUse*in
+	return used >= leastUse && float64(used)*float64(restTime) >= float64(leastUse)*float64(in)
 }
 
 // rest returns when the container is last known to have rested, and what it had used by then.

@@ -171,7 +171,7 @@ func New(clk clock.WithTicker, kube, revisions client.Reader, lending Lending, s
 		sharesWrong: map[group]exceeding{},
 	}
 	a.reflex.clamps = &clamps{
-		clock: clk, metrics: m, tally: a.reflex.tally, open: a.reflex.open, off: settings.Unclamped,
+		clock: clk, metrics: m, tally: a.reflex.tally, open: a.reflex.open, specOf: a.reflex.specOf, off: settings.Unclamped,
 		waits: pressure.New(settings.CgroupRoot, settings.ProcRoot, a.participants.has),
 	}
 	now := clk.Now()

@@ -231,6 +231,30 @@ func TestTracker(t *testing.T) {
 	}
 }
 
+// A pod that opted in, but for which nothing changes, is protected from functions as any other pod is.
+func TestPodsThatAreLeftAsTheyAreAreBystanders(t *testing.T) {
+	pod := podRunning(id)
+	pod.UID = "its-uid"
+	kube := fake.NewClientBuilder().WithObjects(pod).Build()
+	a, tracker, _ := newTestAgent(t, clock.RealClock{}, kube, cgrouptest.Tree(t, cgrouptest.V2(filepath.Join("kubepods", id))), nil, nil)
+	tracker.lending = &fixedLending{mode: api.ModeFull}
+	for _, limits := range []corev1.ResourceList{nil, api.Resources{CPUMilli: 100}.List()} {
+		for i := range pod.Spec.Containers {
+			if c := &pod.Spec.Containers[i]; c.Name == api.QueueProxyContainer {
+				c.Resources.Limits = limits
+			}
+		}
+		if err := kube.Update(t.Context(), pod); err != nil {
+			t.Fatal(err)
+		}
+		// It fails, because there is no Revision, but not before it has followed the pod.
+		tracker.Reconcile(t.Context(), reconcile.Request{NamespacedName: types.NamespacedName{Namespace: "default", Name: "p"}})
+		if got, want := !a.participants.has(string(pod.UID)), limits != nil; got != want {
+			t.Errorf("with the limits %v of queue-proxy, the pod is a bystander: %v, want %v", limits, got, want)
+		}
+	}
+}
+
 // unguarded is a cgroup without memory guards, and without a way to reclaim memory.
 type unguarded struct{ cgroup.Container }
 

@@ -32,6 +32,15 @@ func (r *reflex) capped() []capped {
 	return all
 }
 
+// specOf returns the CPU limit in the spec of a pod that runs the container, as far as the Tracker knows.
+func (r *reflex) specOf(pod, container string) (milli int64, known bool) {
+	e := r.get(pod)
+	if e == nil || !e.present || e.info.container != container {
+		return 0, false
+	}
+	return e.info.limits.CPUMilli, true
+}
+
 // usesIdle returns what a container may use of the node's idle CPU. It may use none while
 // its earlier loans are not settled, or if another manager has set a limit of its pod.
 func usesIdle(e *entry) (capped, bool) {

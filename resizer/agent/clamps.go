@@ -64,12 +64,13 @@ type clamps struct {
 	tally   *report.Tally
 	waits   waits
 	open    func(containerID string) (cgroup.Container, error)
-	off     bool // for experiments: bystanders are not looked at
+	// specOf returns the CPU limit in the spec of a pod that runs the container.
+	specOf func(pod, container string) (milli int64, known bool)
+	off    bool // for experiments: bystanders are not looked at
 
 	// journal names the containers whose limits in force differ from their specs.
 	journal *journal
-	debts   []debt    // of an earlier agent, or of containers that could not be written
-	repayAt time.Time // when to try them again
+	debts   []unpaid // of an earlier agent, or of containers that are no longer capped
 
 	clamp  clamp
 	known  map[string]*clampedContainer
@@ -129,7 +130,7 @@ func (c *clamps) round(ctx context.Context, containers []capped) {
 	passed := min(max(0, now.Sub(c.tickAt)), longestAccounted)
 	c.tickAt = now
 	c.follow(containers)
-	c.repay(ctx)
+	c.repay(ctx, repayFor)
 
 	uses := c.uses[:0]
 	pressed, functions, idle := false, pressure.Functions{Held: true}, len(c.known) > 0 && len(c.debts) == 0

@@ -2,7 +2,8 @@ package agent
 
 import (
 	"context"
-	"slices"
+	"errors"
+	"math"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -16,8 +17,11 @@ func (c *clamps) recall(ctx context.Context, log logr.Logger, journal *journal, 
 	if c == nil {
 		return
 	}
-	c.log, c.journal, c.debts = log, journal, debts
-	c.repay(ctx)
+	c.log, c.journal = log, journal
+	for _, d := range debts {
+		c.incur(d)
+	}
+	c.repay(ctx, untilPaid)
 }
 
 // stop gives every container back what its pod's spec says.
@@ -25,9 +29,12 @@ func (c *clamps) stop(ctx context.Context) {
 	if c == nil {
 		return
 	}
-	c.nextAt, c.repayAt = c.clock.Now(), time.Time{}
+	c.nextAt = c.clock.Now()
 	c.follow(nil)
-	c.repay(ctx)
+	for i := range c.debts {
+		c.debts[i].at = time.Time{}
+	}
+	c.repay(ctx, untilPaid)
 }
 
 // owe writes to the journal what a container is to get back, and reports whether it could.
@@ -62,35 +69,67 @@ func (c *clamps) giveBack(k *clampedContainer) {
 	if !k.changed && !k.owing {
 		return
 	}
-	c.debts, c.repayAt = append(c.debts, k.debt()), time.Time{}
+	c.incur(k.debt())
 }
 
-// repay pays the debts to containers that are not capped. It retries those that it could not pay once per
-// beat, because looking for a container walks through all cgroups of the node.
-func (c *clamps) repay(ctx context.Context) {
-	now := c.clock.Now()
-	due := !now.Before(c.repayAt)
-	if due {
-		c.repayAt = now.Add(beatEvery)
-	}
-	c.debts = slices.DeleteFunc(c.debts, func(d debt) bool {
-		if k := c.known[d.Container]; k != nil {
+// unpaid is a debt that is to be tried at a time. From giveUp on, it is dropped if nobody knows what the pod's spec says.
+type unpaid struct {
+	debt
+	at, giveUp time.Time
+}
+
+func (c *clamps) incur(d debt) {
+	c.debts = append(c.debts, unpaid{debt: d, giveUp: c.clock.Now().Add(unclaimedTime)})
+}
+
+// errSpecUnknown says that the Tracker does not know the container.
+var errSpecUnknown = errors.New("the limit in its pod's spec is not known")
+
+const (
+	// Looking for a container walks through all cgroups of the node, and other containers wait meanwhile: in one round,
+	// no more is begun after repayFor.
+	repayFor  = 10 * time.Millisecond
+	untilPaid = math.MaxInt64
+)
+
+// repay pays the debts to containers that are not capped, for as long as it may take. It retries each that it could not
+// pay once per beat.
+func (c *clamps) repay(ctx context.Context, mayTake time.Duration) {
+	began := c.clock.Now()
+	left := c.debts[:0]
+	for _, d := range c.debts {
+		k, now, paid := c.known[d.Container], c.clock.Now(), false
+		switch {
+		case k != nil:
 			k.changed = true // it is capped again
-			return c.owe(k)
+			paid = c.owe(k)
+		case !now.Before(d.at) && now.Sub(began) < mayTake:
+			paid = c.repaid(ctx, d, now)
+			d.at = now.Add(beatEvery)
 		}
-		if !due {
-			return false
+		if !paid {
+			left = append(left, d)
 		}
-		if err := c.repayOne(ctx, d); err != nil && !cgroup.Gone(err) {
-			c.log.V(1).Info("could not set a container's CPU limit back to its pod's spec; retrying", "pod", d.Pod, "reason", err.Error())
-			return false
-		}
-		c.journal.forget(d.Container, ceilingSuffix)
-		return true
-	})
+	}
+	clear(c.debts[len(left):])
+	c.debts = left
 }
 
-// repayOne pays one debt. It opens the container anew, because whoever had it open may have closed it.
+// repaid pays one debt, and reports whether nothing is owed any more.
+func (c *clamps) repaid(ctx context.Context, d unpaid, now time.Time) bool {
+	err := c.repayOne(ctx, d.debt)
+	dropped := errors.Is(err, errSpecUnknown) && !now.Before(d.giveUp)
+	if err != nil && !cgroup.Gone(err) && !dropped {
+		c.log.V(1).Info("could not set a container's CPU limit back to its pod's spec; retrying", "pod", d.Pod, "reason", err.Error())
+		return false
+	}
+	c.journal.forget(d.Container, ceilingSuffix)
+	return true
+}
+
+// repayOne pays one debt. It opens the container anew, because whoever had it open may have closed it. The pod's spec may
+// have changed since, and the kubelet has written the limit then. So a limit is lowered at once, to no less than the spec
+// says, and raised to no more than that: a container that was held has what it is owed meanwhile.
 func (c *clamps) repayOne(ctx context.Context, d debt) error {
 	container, err := c.open(d.Container)
 	if err != nil {
@@ -102,8 +141,16 @@ func (c *clamps) repayOne(ctx context.Context, d debt) error {
 	if err != nil || limit == container.Attainable(w.to) {
 		return err
 	}
-	if limit != 0 && limit < w.to {
-		w.direction = restore
+	spec, known := c.specOf(d.Pod, d.Container)
+	switch held := limit != 0 && limit < w.to; {
+	case held && !known:
+		return errSpecUnknown
+	case held && limit >= container.Attainable(spec), !held && known && limit != 0 && limit <= container.Attainable(spec):
+		return nil
+	case held:
+		w.direction, w.to = restore, min(w.to, spec)
+	case known:
+		w.to = max(w.to, spec)
 	}
 	err = container.SetCPU(w.to)
 	c.metrics.wrote(ctx, w, resultOf(err))

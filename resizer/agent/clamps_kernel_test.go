@@ -50,7 +50,8 @@ func TestKernelClamp(t *testing.T) {
 	t.Cleanup(waits.Close)
 	c := &clamps{
 		clock: clock.RealClock{}, metrics: m, waits: waits, off: true,
-		open: func(id string) (cgroup.Container, error) { return cgroup.Open(function.Root, id) },
+		open:   func(id string) (cgroup.Container, error) { return cgroup.Open(function.Root, id) },
+		specOf: func(string, string) (int64, bool) { return 2000, true },
 	}
 	c.recall(t.Context(), testr.New(t), newTestJournal(t, t.TempDir()).journal, nil)
 	containers := []capped{{

@@ -14,7 +14,7 @@ import (
 func TestWhatIsOffIsSaidOnce(t *testing.T) {
 	g := newTestRig(t)
 	g.settings.Unguarded, g.settings.Unclamped, g.settings.Unweighted = true, true, true
-	g.clamps = &clamps{clock: g.clock, metrics: g.reflex.metrics, open: g.open, off: true}
+	g.clamps = &clamps{clock: g.clock, metrics: g.reflex.metrics, open: g.open, specOf: g.reflex.specOf, off: true}
 	var said []string
 	ctx, cancel := context.WithCancel(logf.IntoContext(t.Context(), funcr.New(func(_, args string) {
 		if strings.Contains(args, "for experiments") {

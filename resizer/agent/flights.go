@@ -32,7 +32,15 @@ type flights struct {
 
 // begin takes in that a request has begun, and reports whether that is new.
 func (fs *flights) begin(f flight) bool {
-	if _, over := fs.ended[f.id]; over || fs.index(f.id) >= 0 {
+	if fs.index(f.id) >= 0 {
+		return false
+	}
+	return fs.add(f)
+}
+
+// add is begin for a request that is not known.
+func (fs *flights) add(f flight) bool {
+	if _, over := fs.ended[f.id]; over {
 		return false
 	}
 	fs.known = append(fs.known, f)
@@ -69,14 +77,23 @@ func (fs *flights) follow(seen []pool.Flight, asked time.Time) (begun []time.Tim
 			delete(fs.ended, id)
 		}
 	}
+	// Thousands of requests may be in a pod.
+	isKnown := make(map[string]bool, len(seen))
+	for _, s := range seen {
+		isKnown[s.ID] = false
+	}
 	known := len(fs.known)
 	fs.known = slices.DeleteFunc(fs.known, func(f flight) bool {
-		return f.heard.Before(asked) && !slices.ContainsFunc(seen, func(s pool.Flight) bool { return s.ID == f.id })
+		if _, there := isKnown[f.id]; !there {
+			return f.heard.Before(asked)
+		}
+		isKnown[f.id] = true
+		return false
 	})
 	ended = len(fs.known) < known
 	for _, s := range seen {
 		f := flight{id: s.ID, begun: asked.Add(-s.Age), found: asked, work: work{predicted: s.CPUTime}}
-		if fs.begin(f) {
+		if !isKnown[s.ID] && fs.add(f) {
 			begun = append(begun, f.begun)
 		}
 	}

@@ -27,8 +27,6 @@ const (
 	// where a loan changes it; the limit of its pod's spec, where the clamps changed it; its pod's CPU weight.
 	limitSuffix, ceilingSuffix, weightSuffix = ".json", ".ceiling", ".weight"
 	unfinishedSuffix                         = ".new"
-	// ceilingsDir is where an agent that this one replaces may have kept ceilings.
-	ceilingsDir = "ceilings"
 )
 
 // errHeld says that another agent holds the journal.
@@ -133,7 +131,7 @@ type owed struct {
 // load reads the journal. A file that it cannot read stays: it may be a newer agent's debt. Unfinished
 // files are removed, since nothing was owed for them yet.
 func (j *journal) load() (found owed) {
-	unread := j.moveCeilings()
+	var unread []error
 	entries, err := os.ReadDir(j.dir)
 	if err != nil {
 		unread = append(unread, fmt.Errorf("reading the journal: %w", err))
@@ -164,23 +162,6 @@ func (j *journal) load() (found owed) {
 		j.log.Error(errors.Join(unread...), "leaving unreadable journal files in place; what they record is not returned")
 	}
 	return found
-}
-
-// moveCeilings takes over the ceilings in a folder of their own.
-func (j *journal) moveCeilings() (failed []error) {
-	folder := filepath.Join(j.dir, ceilingsDir)
-	entries, _ := os.ReadDir(folder) // there is none on most nodes
-	for _, e := range entries {
-		if id, ok := strings.CutSuffix(e.Name(), limitSuffix); ok {
-			if err := os.Rename(filepath.Join(folder, e.Name()), j.path(id, ceilingSuffix)); err != nil {
-				failed = append(failed, fmt.Errorf("moving a ceiling in the journal: %w", err))
-			}
-		}
-	}
-	if len(failed) == 0 {
-		os.RemoveAll(folder) //nolint:errcheck // nothing in it is owed
-	}
-	return failed
 }
 
 // read adds to all what a file holds.

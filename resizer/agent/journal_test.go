@@ -148,20 +148,9 @@ func TestJournalOfWeights(t *testing.T) {
 	}
 }
 
-// What a container is owed for a loan and what for its ceiling are two debts. An agent that this one replaces may
-// have kept ceilings in a folder of their own.
+// What a container is owed for a loan and what for its ceiling are two debts.
 func TestJournalOfCeilings(t *testing.T) {
-	dir := t.TempDir()
-	folder := filepath.Join(dir, ceilingsDir)
-	if err := os.Mkdir(folder, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	for name, text := range map[string]string{journalLock: "", "old.json": `{"v":1,"container":"old","pod":"default/q"}`, "cut.json.new": ""} {
-		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	j := newTestJournal(t, dir)
+	j := newTestJournal(t, t.TempDir())
 	limit := debt{Version: journalVersion, Container: id, Pod: "default/p", Allocation: api.Resources{CPUMilli: 500}}
 	ceiling := limit
 	ceiling.Allocation.CPUMilli = 2000
@@ -170,21 +159,16 @@ func TestJournalOfCeilings(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	want := owed{limits: []debt{limit}, ceilings: []debt{ceiling, {Version: journalVersion, Container: "old", Pod: "default/q"}}}
+	want := owed{limits: []debt{limit}, ceilings: []debt{ceiling}}
 	for range 2 {
 		found, unread := j.read()
 		if diff := cmp.Diff(want, found, cmp.AllowUnexported(owed{})); diff != "" || unread != 0 {
 			t.Errorf("%d files were not read; the journal (-want +got):\n%s", unread, diff)
 		}
 	}
-	if _, err := os.Stat(folder); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the folder is still there: %v", err)
-	}
-	for _, container := range []string{id, "old"} {
-		j.forget(container, ceilingSuffix)
-	}
+	j.forget(id, ceilingSuffix)
 	if found, _ := j.read(); len(found.limits) != 1 || len(found.ceilings) != 0 {
-		t.Errorf("the journal has %+v after ceilings were forgotten", found)
+		t.Errorf("the journal has %+v after the ceiling was forgotten", found)
 	}
 }
 

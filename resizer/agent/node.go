@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"libra.dev/libra/resizer/cgroup"
 )
 
 const (
@@ -19,7 +21,7 @@ const (
 	memoryPart = 4
 )
 
-// cpuTimes are the node's CPU times since it started, in ticks.
+// cpuTimes are times of the node's CPUs since it started, in ticks.
 type cpuTimes struct {
 	idle, total uint64
 	cpus        int64
@@ -27,8 +29,8 @@ type cpuTimes struct {
 
 // idleMilli returns how much CPU was idle between since and t, in milli CPU.
 func (t cpuTimes) idleMilli(since cpuTimes) int64 {
-	if t.total <= since.total || t.idle < since.idle {
-		return 0 // no time has passed, or the counters were reset
+	if t.cpus != since.cpus || t.total <= since.total || t.idle < since.idle {
+		return 0 // no time has passed, or these are other CPUs
 	}
 	return int64(float64(t.idle-since.idle) / float64(t.total-since.total) * float64(t.cpus) * 1000)
 }
@@ -36,12 +38,17 @@ func (t cpuTimes) idleMilli(since cpuTimes) int64 {
 // nodeMemory is in bytes.
 type nodeMemory struct{ total, free, available int64 }
 
+// readCPUTimes reads the times of the CPUs that pods share: functions have no use for the others.
 func readCPUTimes(procRoot string) (cpuTimes, error) {
 	text, err := os.ReadFile(filepath.Join(procRoot, "stat"))
 	if err != nil {
 		return cpuTimes{}, fmt.Errorf("reading the node's idle CPU: %w", err)
 	}
-	t, err := parseCPUTimes(text)
+	shared, err := cgroup.SharedCPUs()
+	if err != nil {
+		return cpuTimes{}, fmt.Errorf("reading the node's idle CPU: %w", err)
+	}
+	t, err := parseCPUTimes(text, shared.IsSet)
 	if err != nil {
 		return cpuTimes{}, fmt.Errorf("reading the node's idle CPU in %s/stat: %w", procRoot, err)
 	}
@@ -60,24 +67,23 @@ func readNodeMemory(procRoot string) (nodeMemory, error) {
 	return m, nil
 }
 
-// parseCPUTimes reads /proc/stat.
-func parseCPUTimes(text []byte) (cpuTimes, error) {
+// parseCPUTimes adds up the times in /proc/stat of the CPUs that count.
+func parseCPUTimes(text []byte, counts func(cpu int) bool) (cpuTimes, error) {
 	// User and nice already include what guests use.
 	const idle, ioWait, steal = 3, 4, 7
 	var t cpuTimes
 	for line := range bytes.Lines(text) {
-		fields := strings.Fields(string(line))
-		switch {
-		case len(fields) == 0 || !strings.HasPrefix(fields[0], "cpu"):
-			continue
-		case fields[0] != "cpu":
-			t.cpus++
-			continue
+		name, rest, _ := strings.Cut(string(line), " ")
+		number, isCPU := strings.CutPrefix(name, "cpu")
+		cpu, err := strconv.Atoi(number)
+		if !isCPU || err != nil || !counts(cpu) {
+			continue // the line of a CPU that does not count, or of all together, or of something else
 		}
-		for i, field := range fields[1:] {
+		t.cpus++
+		for i, field := range strings.Fields(rest) {
 			n, err := strconv.ParseUint(field, 10, 64)
 			if err != nil {
-				return t, fmt.Errorf("field %d of the cpu line is %q, want a number", i+1, field)
+				return t, fmt.Errorf("field %d of the line of CPU %d is %q, want a number", i+1, cpu, field)
 			}
 			if i <= steal {
 				t.total += n
@@ -88,7 +94,7 @@ func parseCPUTimes(text []byte) (cpuTimes, error) {
 		}
 	}
 	if t.total == 0 || t.cpus == 0 {
-		return t, errors.New("there is no cpu line with times, or no line of a single CPU")
+		return t, errors.New("there is no line with the times of a CPU that counts")
 	}
 	return t, nil
 }

@@ -6,13 +6,13 @@ import (
 )
 
 func TestIdleCPU(t *testing.T) {
-	const head = "cpu  100 0 50 800 50 0 0 0 7 0\n"
-	const tail = "cpu0 1 2 3 4\ncpu1 1 2 3 4\nintr 5\n"
-	before, err := parseCPUTimes([]byte(head + tail))
+	const others = "cpu  1 2 3 4\ncpu1 0 0 0 5000\nintr 5\n"
+	shared := func(cpu int) bool { return cpu != 1 }
+	before, err := parseCPUTimes([]byte("cpu0 50 0 25 400 25 0 0 0 7 0\ncpu12 50 0 25 400 25 0 0 0 0 0\n"+others), shared)
 	if err != nil {
 		t.Fatal(err)
 	}
-	after, err := parseCPUTimes([]byte("cpu  200 0 150 900 150 0 0 0 99 0\n" + tail))
+	after, err := parseCPUTimes([]byte("cpu0 100 0 75 450 75 0 0 0 99 0\ncpu12 100 0 75 450 75 0 0 0 0 0\n"+others), shared)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -21,6 +21,11 @@ func TestIdleCPU(t *testing.T) {
 	}
 	if got := before.idleMilli(after); got != 0 {
 		t.Errorf("%dm idle after the counters began anew, want 0", got)
+	}
+	more := after
+	more.cpus++
+	if got := more.idleMilli(before); got != 0 {
+		t.Errorf("%dm idle after a CPU was added to those that are shared, want 0", got)
 	}
 	if got := lendableCPU(300, 2000, 1000); got != 1100 {
 		t.Errorf("%dm to lend, want what borrowers use and what is idle less a tenth of the node, 1100m", got)
@@ -34,8 +39,8 @@ func TestIdleCPU(t *testing.T) {
 	if capacity, idle := useOfCPU(cpuTimes{}, after); capacity != 0 || idle != 0 {
 		t.Errorf("%dm idle of %dm before that was measured", idle, capacity)
 	}
-	for _, text := range []string{"", tail, head, "cpu  1 x 3\n" + tail} {
-		if _, err := parseCPUTimes([]byte(text)); err == nil {
+	for _, text := range []string{"", others, "cpu0\n", "cpu0 1 x 3\n" + others} {
+		if _, err := parseCPUTimes([]byte(text), shared); err == nil {
 			t.Errorf("%q was read as times", text)
 		}
 	}

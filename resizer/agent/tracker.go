@@ -40,8 +40,13 @@ import (
 	"libra.dev/libra/resizer/eligible"
 )
 
-// retryMost is the longest wait before a pod that could not be looked at is tried again.
-const retryMost = 5 * time.Second
+const (
+	// retryMost is the longest wait before a pod that could not be looked at is tried again.
+	retryMost = 5 * time.Second
+	// cacheSyncMost is how long an agent waits for the API server when it starts. Without it, the agent does what it can,
+	// and another start would bring it no nearer.
+	cacheSyncMost = 24 * time.Hour
+)
 
 // Tracker keeps the agent's containers in step with the pods of its node.
 type Tracker struct {
@@ -93,7 +98,7 @@ func (t *Tracker) Register(mgr manager.Manager) error {
 		return err
 	}
 	return builder.ControllerManagedBy(mgr).Named("tracker").For(&corev1.Pod{}).
-		WithOptions(controller.Options{RateLimiter: retries()}).
+		WithOptions(controller.Options{RateLimiter: retries(), CacheSyncTimeout: cacheSyncMost}).
 		WatchesRawSource(source.Func(t.followSettings)).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(t.allPods), builder.WithPredicates(predicate.Funcs{UpdateFunc: ceiling.MayChange})).
 		Complete(t)
@@ -144,11 +149,6 @@ func (t *Tracker) Reconcile(ctx context.Context, req reconcile.Request) (_ ctrl.
 		t.participants.remove(name)
 		return ctrl.Result{}, nil
 	}
-	if t.lending.For(pod.Namespace).ModeOf(pod.Annotations) == api.ModeObserve {
-		t.participants.remove(name) // nothing changes for it, so it is a bystander
-	} else {
-		t.participants.set(name, string(pod.UID))
-	}
 
 	// 2. Its container does not run: the next one is owed the same.
 	user := api.UserContainerOf(&pod)
@@ -172,7 +172,7 @@ func (t *Tracker) Reconcile(ctx context.Context, req reconcile.Request) (_ ctrl.
 	}
 	if info.container == "" {
 		t.containers.put(name, nil)
-		t.pods.set(name, info)
+		t.set(&pod, info)
 		return ctrl.Result{}, unknown
 	}
 
@@ -181,7 +181,7 @@ func (t *Tracker) Reconcile(ctx context.Context, req reconcile.Request) (_ ctrl.
 		known.ranked.Store(info.node)
 		info.observed = t.pods.observed(name, info.observed)
 		known.borrowsBeyond.Store(info.borrowsBeyond())
-		t.pods.set(name, info)
+		t.set(&pod, info)
 		return ctrl.Result{}, unknown
 	}
 
@@ -205,8 +205,19 @@ func (t *Tracker) Reconcile(ctx context.Context, req reconcile.Request) (_ ctrl.
 	c.ranked.Store(info.node)
 	c.borrowsBeyond.Store(info.borrowsBeyond())
 	t.containers.put(name, c)
-	t.pods.set(name, info)
+	t.set(&pod, info)
 	return ctrl.Result{}, unknown
+}
+
+// set hands on what is known of a pod. If nothing changes for it, it is a bystander.
+func (t *Tracker) set(pod *corev1.Pod, info podInfo) {
+	name := pod.Namespace + "/" + pod.Name
+	if info.observed != "" || info.foreign || t.lending.For(pod.Namespace).ModeOf(pod.Annotations) == api.ModeObserve {
+		t.participants.remove(name)
+	} else {
+		t.participants.set(name, string(pod.UID))
+	}
+	t.pods.set(name, info)
 }
 
 // runningID returns the runtime's ID of a container; empty when the container does not run.

@@ -91,6 +91,11 @@ type tree struct {
 
 // list finds the bystanders, and what to read of them.
 func (n *Node) list(now time.Time) error {
+	shared, err := cgroup.SharedCPUs()
+	if err != nil {
+		return err
+	}
+	n.cpus = int64(shared.Count())
 	if err := n.findParents(now); err != nil {
 		return err
 	}

@@ -16,7 +16,6 @@ package pressure
 import (
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
 	"time"
 
@@ -75,7 +74,7 @@ type Reading struct {
 type Node struct {
 	cgroupRoot, procRoot string
 	ours                 func(podUID string) bool
-	cpus                 int64
+	cpus                 int64 // that pods share
 	v2                   bool
 
 	buffer   []byte
@@ -105,7 +104,7 @@ type Node struct {
 // opted in, or belongs to Libra or the platform.
 func New(cgroupRoot, procRoot string, ours func(podUID string) bool) *Node {
 	return &Node{
-		cgroupRoot: cgroupRoot, procRoot: procRoot, ours: ours, cpus: int64(runtime.NumCPU()), v2: cgroup.IsV2(cgroupRoot),
+		cgroupRoot: cgroupRoot, procRoot: procRoot, ours: ours, v2: cgroup.IsV2(cgroupRoot),
 		buffer: make([]byte, readSize), pods: map[string]*pod{},
 	}
 }
