@@ -34,6 +34,7 @@ type memoryLocks struct {
 	prolonged time.Duration
 	// acquiring and renewing are the errors to return.
 	acquiring, renewing error
+	settlingFails       int // how often
 }
 
 func (l *memoryLocks) acquire(_ context.Context, k key, _ time.Duration) (verdict, error) {
@@ -69,6 +70,10 @@ func (l *memoryLocks) renew(context.Context, key, time.Duration) error {
 func (l *memoryLocks) settle(_ context.Context, k key, v verdict, ttl time.Duration) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.settlingFails > 0 {
+		l.settlingFails--
+		return errors.New("Redis is away")
+	}
 	if l.verdicts[k] = v; ttl == 0 {
 		delete(l.verdicts, k)
 	}
@@ -115,6 +120,8 @@ type cluster struct {
 	replays  atomic.Int64
 	// neverReady keeps copies from becoming ready.
 	neverReady atomic.Bool
+	// unrouted says that revisions get no traffic, and deleted that there are none; isStopped stops everything.
+	unrouted, deleted, isStopped atomic.Bool
 }
 
 func newCluster(t *testing.T, function roundTripper, objects ...runtime.Object) *cluster {
@@ -142,7 +149,18 @@ func newCluster(t *testing.T, function roundTripper, objects ...runtime.Object) 
 		locks:    c.locks,
 		replayer: replayer,
 		largest:  largest,
-		inputs:   newInputs(),
+		stopped:  func(string) bool { return c.isStopped.Load() },
+		revision: func(_ context.Context, _, name string) (*v1.Revision, error) {
+			rev := newRevision(name)
+			switch {
+			case c.deleted.Load():
+				return nil, apierrors.NewNotFound(v1.Resource("revisions"), name)
+			case c.unrouted.Load():
+				rev.SetRoutingState(v1.RoutingStateReserve, c.clock.Now())
+			}
+			return rev, nil
+		},
+		inputs: newInputs(),
 	}
 	c.client.PrependReactor("get", "services", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		found, err := c.client.Tracker().Get(action.GetResource(), action.GetNamespace(), action.(clienttesting.GetAction).GetName())

@@ -33,6 +33,7 @@ const (
 	readyWithin     = 2 * time.Minute // until the copy is made and ready
 	replayWithin    = 30 * time.Second
 	removeWithin    = 30 * time.Second
+	askWithin       = 2 * time.Second // the API server
 	pollEvery       = time.Second
 	lookEvery       = 5 * time.Second // for inputs that are due
 	sweepEvery      = 2 * time.Minute
@@ -50,6 +51,8 @@ const (
 var (
 	errStopped = errors.New("the activator is stopping")
 	errNotHeld = errors.New("another activator may be duplicating the same inputs")
+	// errUnwanted says that the function's owner, or the cluster's, wants no more replays.
+	errUnwanted = errors.New("the inputs are not to be duplicated any more")
 )
 
 // Options are a Duplicator's collaborators and settings.
@@ -67,6 +70,8 @@ type Options struct {
 	Activator *url.URL
 	// Largest has the limits of a copy, where the revision's are not larger.
 	Largest api.Resources
+	// Stopped says whether Libra is to change nothing for a namespace's functions. It must not block.
+	Stopped func(namespace string) bool
 }
 
 // Duplicator keeps inputs in its Handler and replays them in Run.
@@ -79,6 +84,8 @@ type Duplicator struct {
 	locks    locks
 	replayer *replayer
 	largest  api.Resources
+	stopped  func(namespace string) bool
+	revision func(ctx context.Context, namespace, name string) (*v1.Revision, error)
 	inputs   *inputs
 }
 
@@ -97,7 +104,11 @@ func New(o Options) (*Duplicator, error) {
 		locks:    newRedisLocks(o.Redis, o.Owner),
 		replayer: newReplayer(o.Activator),
 		largest:  o.Largest,
-		inputs:   newInputs(),
+		stopped:  o.Stopped,
+		revision: func(ctx context.Context, namespace, name string) (*v1.Revision, error) {
+			return o.Serving.ServingV1().Revisions(namespace).Get(ctx, name, metav1.GetOptions{})
+		},
+		inputs: newInputs(),
 	}, nil
 }
 
@@ -191,6 +202,13 @@ func (d *Duplicator) handle(ctx context.Context, j job) {
 		now := d.clock.Now()
 		d.inputs.done(j, now.Add(wait), now)
 	}()
+	// It may have waited for hours.
+	if err := d.unwanted(ctx, j.rev); err != nil {
+		wait = retryAfter
+		d.logger.Infow("Not duplicating the inputs of a function", "function", k.String(), zap.Error(err))
+		d.metrics.onSkipped(k.NamespacedName, reasonUnwanted)
+		return
+	}
 	v, err := d.locks.acquire(ctx, k, lockFor)
 	if err != nil || v != verdictHeld {
 		wait = d.skip(ctx, k, v, err)
@@ -203,24 +221,51 @@ func (d *Duplicator) handle(ctx context.Context, j job) {
 	case err == nil:
 		d.logger.Infow("Duplicated the inputs of a function", "function", k.String(), "replays", counts.String())
 		d.tell(j.rev, corev1.EventTypeNormal, eventFinished, "Replayed inputs to the copy: %s", counts)
-	case errors.Is(err, errStopped):
-		// Another activator may do it right away.
-		v, ttl, result = verdictFailed, 0, resultStopped
-		d.logger.Infow("Stopped duplicating the inputs of a function", "function", k.String(), "replays", counts.String())
+	case errors.Is(err, errStopped), errors.Is(err, errUnwanted):
+		// Another activator may do it right away, or this one when it is wanted again.
+		v, ttl, result, wait = verdictFailed, 0, resultStopped, retryAfter
+		d.logger.Infow("Stopped duplicating the inputs of a function", "function", k.String(), "replays", counts.String(), zap.Error(err))
 	default:
 		v, ttl, result = verdictFailed, failedFor, resultFailed
 		d.logger.Warnw("Failed to duplicate the inputs of a function", "function", k.String(), "replays", counts.String(), zap.Error(err))
 		d.tell(j.rev, corev1.EventTypeWarning, eventFailed, "Failed to duplicate inputs: %v", err)
 	}
 	d.metrics.onDuplication(k.NamespacedName, result)
-	settleCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), redisWithin)
-	defer cancel()
-	if err := d.locks.settle(settleCtx, k, v, ttl); err != nil {
+	if err := d.settle(ctx, k, v, ttl); err != nil {
 		d.logger.Warnw("Failed to tell the other activators about a duplication; one of them may repeat it", "function", k.String(), zap.Error(err))
 	}
 }
 
-// hold duplicates for as long as it holds the lock.
+// settle retries for as long as the lock may last, unless the activator is stopping.
+func (d *Duplicator) settle(ctx context.Context, k key, v verdict, ttl time.Duration) error {
+	for began := d.clock.Now(); ; {
+		once, cancel := context.WithTimeout(context.WithoutCancel(ctx), redisWithin)
+		err := d.locks.settle(once, k, v, ttl)
+		cancel()
+		if err == nil || errors.Is(err, errLost) || d.clock.Since(began) >= lockFor || d.pause(ctx) != nil {
+			return err
+		}
+	}
+}
+
+// unwanted returns why a revision's inputs are not to be duplicated any more, or nil, also if that cannot be told.
+func (d *Duplicator) unwanted(ctx context.Context, rev *v1.Revision) error {
+	if d.stopped(rev.Namespace) {
+		return fmt.Errorf("%w: the settings allow only the mode observe", errUnwanted)
+	}
+	ctx, cancel := context.WithTimeout(ctx, askWithin)
+	defer cancel()
+	now, err := d.revision(ctx, rev.Namespace, rev.Name)
+	switch {
+	case apierrors.IsNotFound(err), err == nil && (now.UID != rev.UID || now.DeletionTimestamp != nil):
+		return fmt.Errorf("%w: the revision is gone", errUnwanted)
+	case err == nil && now.GetRoutingState() == v1.RoutingStateReserve:
+		return fmt.Errorf("%w: the revision gets no traffic", errUnwanted)
+	}
+	return nil
+}
+
+// hold duplicates for as long as it holds the lock and the duplication is wanted.
 func (d *Duplicator) hold(ctx context.Context, j job) (tally, error) {
 	k := keyOf(j.rev)
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -234,6 +279,10 @@ func (d *Duplicator) hold(ctx context.Context, j job) (tally, error) {
 			case <-ctx.Done():
 				return
 			case <-ticker.C():
+			}
+			if err := d.unwanted(ctx, j.rev); err != nil {
+				cancel(err)
+				return
 			}
 			now := d.clock.Now()
 			err := d.locks.renew(ctx, k, lockFor)

@@ -118,6 +118,15 @@ func TestDuplicationEndsWithNoCopyLeft(t *testing.T) {
 		{name: "the lock is lost", function: hang, lasts: 20 * time.Second,
 			arrange: func(c *cluster) { c.locks.renewing = errLost },
 			verdict: verdictFailed, event: "another activator may be duplicating the same inputs", replayed: true},
+		{name: "Redis is away at the end", function: respond(200), lasts: time.Minute,
+			arrange: func(c *cluster) { c.locks.settlingFails = 5 },
+			verdict: verdictDone, event: "24 ok", replayed: true},
+		{name: "its revision gets no more traffic", function: hang, lasts: 20 * time.Second,
+			arrange: func(c *cluster) { time.AfterFunc(5*time.Second, func() { c.unrouted.Store(true) }) }, replayed: true},
+		{name: "its revision is deleted", function: hang, lasts: 20 * time.Second,
+			arrange: func(c *cluster) { time.AfterFunc(5*time.Second, func() { c.deleted.Store(true) }) }, replayed: true},
+		{name: "Libra is to observe only", function: hang, lasts: 20 * time.Second,
+			arrange: func(c *cluster) { time.AfterFunc(5*time.Second, func() { c.isStopped.Store(true) }) }, replayed: true},
 		{name: "Redis is away", function: hang, lasts: 40 * time.Second,
 			arrange: func(c *cluster) { c.locks.renewing = unavailable },
 			verdict: verdictFailed, event: "another activator may be duplicating the same inputs", replayed: true},
@@ -165,6 +174,30 @@ func TestDuplicationEndsWithNoCopyLeft(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// Inputs may wait for hours until others' are duplicated.
+func TestWhatIsNoLongerWantedIsNotDuplicated(t *testing.T) {
+	for name, change := range map[string]func(*cluster){
+		"no traffic":   func(c *cluster) { c.unrouted.Store(true) },
+		"deleted":      func(c *cluster) { c.deleted.Store(true) },
+		"observe only": func(c *cluster) { c.isStopped.Store(true) },
+	} {
+		c := newCluster(t, respond(200))
+		c.gather(t, newRevision("shop-00001"))
+		change(c)
+		j, ok := c.inputs.take(c.clock.Now())
+		if !ok {
+			t.Fatal("nothing is due")
+		}
+		c.handle(t.Context(), j)
+		if c.count("create") != 0 || c.replays.Load() != 0 || len(c.locks.verdicts) != 0 {
+			t.Errorf("%s: %d copies and %d replays were made, and the verdicts are %v", name, c.count("create"), c.replays.Load(), c.locks.verdicts)
+		}
+		if name == "observe only" && c.wants(newRevision("shop-00002")) {
+			t.Error("it keeps inputs")
+		}
 	}
 }
 

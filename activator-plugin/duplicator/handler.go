@@ -52,7 +52,7 @@ func (d *Duplicator) Handler(next http.Handler) http.Handler {
 // needed. If an owner asks for what cannot be done, it says so once in a while.
 func (d *Duplicator) wants(rev *v1.Revision) bool {
 	asked, there := rev.Annotations[api.DuplicateInputsAnnotation]
-	if !there || !api.OptedIn(rev.Labels) || asked == "false" {
+	if !there || !api.OptedIn(rev.Labels) || asked == "false" || d.stopped(rev.Namespace) {
 		return false
 	}
 	now := d.clock.Now()

@@ -48,6 +48,7 @@ func newKeeper(t testing.TB) keeper {
 			events:   recorder,
 			replayer: newReplayer(nil),
 			inputs:   newInputs(),
+			stopped:  func(string) bool { return false },
 		},
 		clock:    clk,
 		recorder: recorder,

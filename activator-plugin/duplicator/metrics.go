@@ -39,6 +39,7 @@ const (
 	reasonDone       reason = "done"       // it was done before
 	reasonFailed     reason = "failed"     // it failed not long ago
 	reasonNoLock     reason = "no_lock"    // Redis does not answer
+	reasonUnwanted   reason = "unwanted"   // any more
 )
 
 // Values of the attribute "result": of a duplication, of its replays, or of the removal

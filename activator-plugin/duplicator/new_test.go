@@ -36,7 +36,7 @@ func (a aboutRevisions) Event(about runtime.Object, _, reason, message string) {
 // an Event, with a real Redis and real HTTP.
 func TestFromRequestsToReplays(t *testing.T) {
 	rev := newRevision("shop-00001")
-	c := newCluster(t, nil) // for its API server
+	c := newCluster(t, nil, rev) // for its API server
 	recorder := aboutRevisions{record.NewFakeRecorder(100)}
 
 	var d *Duplicator
@@ -66,6 +66,7 @@ func TestFromRequestsToReplays(t *testing.T) {
 		Owner:         "activator-0.x",
 		Activator:     base,
 		Largest:       largest,
+		Stopped:       func(string) bool { return false },
 	})
 	if err != nil {
 		t.Fatal("New() =", err)

@@ -29,6 +29,7 @@ import (
 	"libra.dev/libra/activator-plugin/placement"
 	"libra.dev/libra/activator-plugin/predict"
 	"libra.dev/libra/activator-plugin/queue"
+	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
 	"libra.dev/libra/pkg/redisconn"
 )
@@ -157,6 +158,7 @@ func newLibra(ctx context.Context, kube kubernetes.Interface, podName string, mp
 			Redis:         cfg.redis,
 			Owner:         owner,
 			Largest:       cfg.duplicator.largest,
+			Stopped:       func(namespace string) bool { return live.For(namespace).MaxMode == api.ModeObserve },
 		})
 		if err != nil {
 			return libra{}, err
