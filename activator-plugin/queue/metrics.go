@@ -33,7 +33,7 @@ func newMetrics(mp metric.MeterProvider) (*metrics, error) {
 		errs  [2]error
 	)
 	m.wait, errs[0] = meter.Float64Histogram("libra.queue.wait",
-		metric.WithDescription("Time that requests waited in the activator for a free slot, per revision, by queue `order` (shortest_first, fifo); 0 for those that found one"),
+		metric.WithDescription("Time that requests waited in the activator for a free slot, or until their client left or their time ran out, per revision, by queue `order` (shortest_first, fifo); 0 for those that found one"),
 		metric.WithUnit("s"),
 		metric.WithExplicitBucketBoundaries(.001, .002, .005, .01, .02, .05, .1, .2, .5, 1, 2, 5, 10, 20, 50, 100, 300))
 	m.overtaken, errs[1] = meter.Int64Counter("libra.queue.overtaken",

@@ -2,6 +2,7 @@ package queue
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"testing"
@@ -55,6 +56,44 @@ func measured(t *testing.T, reader sdkmetric.Reader) (waited map[string][2]float
 
 // The metrics, and the span in which a request waits, say what it gains and loses by the
 // order.
+// Otherwise an order in which some wait until their clients leave would seem to have the shortest waits.
+func TestWaitsInVainCount(t *testing.T) {
+	for _, order := range []Order{ShortestFirst, FIFO} {
+		synctest.Test(t, func(t *testing.T) {
+			reader := sdkmetric.NewManualReader()
+			throttler := newLines(t, sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader))).Throttler(newStock(1, 10))
+			ctx := as(context.Background(), Request{Order: order, Predicted: time.Second})
+			served := make(chan error)
+			go func() {
+				served <- throttler.Try(ctx, revID, func(string, bool) error {
+					time.Sleep(3 * time.Second)
+					return nil
+				})
+			}()
+			synctest.Wait()
+			leaves, cancel := context.WithTimeout(ctx, 2*time.Second)
+			defer cancel()
+			if err := throttler.Try(leaves, revID, func(string, bool) error { return nil }); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("Try() = %v, want that its time ran out", err)
+			}
+			if err := <-served; err != nil {
+				t.Error("Try() =", err)
+			}
+			var data metricdata.ResourceMetrics
+			if err := reader.Collect(context.Background(), &data); err != nil {
+				t.Fatal(err)
+			}
+			for _, m := range data.ScopeMetrics[0].Metrics {
+				if m.Name == "libra.queue.wait" {
+					if p := m.Data.(metricdata.Histogram[float64]).DataPoints[0]; p.Count != 2 || p.Sum != 2 {
+						t.Errorf("%d requests waited for %v s in all, want 2, one of which waited for 2 s in vain", p.Count, p.Sum)
+					}
+				}
+			}
+		})
+	}
+}
+
 func TestMetricsAndTraces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reader := sdkmetric.NewManualReader()

@@ -65,11 +65,17 @@ func (t *throttler) Try(ctx context.Context, revID types.NamespacedName, fn func
 	case ShortestFirst:
 		return t.shortestFirst(ctx, revID, req, fn)
 	case FIFO:
-		arrived := t.lines.now()
-		return t.next.Try(ctx, revID, func(dest string, isClusterIP bool) error {
-			t.lines.metrics.waited(t.lines.of(revID, arrived).fifo, t.lines.now()-arrived)
+		arrived, went := t.lines.now(), false
+		waited := func() { t.lines.metrics.waited(t.lines.of(revID, arrived).fifo, t.lines.now()-arrived) }
+		err := t.next.Try(ctx, revID, func(dest string, isClusterIP bool) error {
+			went = true
+			waited()
 			return fn(dest, isClusterIP)
 		})
+		if !went && ctx.Err() != nil {
+			waited() // in vain
+		}
+		return err
 	default:
 		return t.next.Try(ctx, revID, fn)
 	}
@@ -90,10 +96,19 @@ func (t *throttler) shortestFirst(ctx context.Context, revID types.NamespacedNam
 	seekCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	w, s := line.join(req, arrived, cancel)
 	go s.seek(seekCtx, t.next, revID)
-	return w.wait(ctx, fn, func() {
+	went := false
+	waited := func() time.Duration {
 		waited := t.lines.now() - arrived
 		t.lines.metrics.waited(line.shortestFirst, waited)
 		t.lines.metrics.overtook(line.overtaken, w.passed)
-		trace(ctx, req, waited, w.passed, w.passedBy)
+		return waited
+	}
+	err = w.wait(ctx, fn, func() {
+		went = true
+		trace(ctx, req, waited(), w.passed, w.passedBy)
 	})
+	if !went && ctx.Err() != nil {
+		waited() // in vain
+	}
+	return err
 }
