@@ -55,6 +55,14 @@ type volumes struct {
 	surplus, want api.Resources
 }
 
+// inFullPod returns what one of as many invocations as there may be in a pod leaves, when all need what it needs.
+func (v volumes) inFullPod(a allocation, concurrency int) volumes {
+	others := int64(max(concurrency, 1) - 1)
+	v.surplus.CPUMilli = max(0, v.surplus.CPUMilli-a.limit.CPUMilli*others/(others+1))
+	v.surplus.MemoryBytes = max(0, v.surplus.MemoryBytes-a.limit.MemoryBytes/(others+1)*others)
+	return v
+}
+
 func (v volumes) minus(w volumes) volumes {
 	return volumes{v.surplus.Sub(w.surplus), v.want.Sub(w.want)}
 }

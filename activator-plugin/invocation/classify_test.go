@@ -19,6 +19,24 @@ func res(cpuMilli, memoryMi int64) api.Resources {
 	return api.Resources{CPUMilli: cpuMilli, MemoryBytes: memoryMi * mi}
 }
 
+// However many invocations there may be in a pod, all together are never said to leave more than they do.
+func TestInFullPod(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		limit := rapid.Int64Range(1, 8000).Draw(t, "limit")
+		surplus := rapid.Int64Range(0, limit).Draw(t, "surplus")
+		n := rapid.IntRange(0, 20).Draw(t, "concurrency")
+		a, v := allocation{limit: res(limit, limit)}, volumes{surplus: res(surplus, surplus), want: res(1, 2)}
+		got := v.inFullPod(a, n)
+		in := int64(max(n, 1))
+		left := max(0, limit-in*(limit-surplus))
+		if got.want != v.want || abs(in*got.surplus.CPUMilli-left) > in || abs(in*got.surplus.MemoryBytes-left*mi) > in*in {
+			t.Fatalf("each of %d with a surplus of %d of %d leaves %v, want %d of both together", n, surplus, limit, got, left)
+		}
+	})
+}
+
+func abs(n int64) int64 { return max(n, -n) }
+
 func TestClassify(t *testing.T) {
 	const minLoan = 300 * time.Millisecond
 	for _, tc := range []struct {

@@ -1,6 +1,7 @@
 package invocation
 
 import (
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -32,8 +33,18 @@ var reportedAs = map[reason]report.Field{
 // seen is what a request was seen to be when it was dispatched.
 type seen struct {
 	why reason
+	// bypassed says that others may be in its pod that went past the activator.
+	bypassed bool
 	// could is what it can lend and would borrow by the prediction, whatever the mode and the source.
 	could volumes
+}
+
+// reason is why it takes no part, or takes part only partly.
+func (s *seen) reason() reason {
+	if s.bypassed {
+		return reasonNotInPath
+	}
+	return s.why
 }
 
 // counts has the counts of all revisions, for reports of what Libra does or would do.
@@ -59,9 +70,9 @@ const quietMost = 120
 func (c *counts) of(revision *v1.Revision) *count {
 	rev := types.NamespacedName{Namespace: revision.Namespace, Name: revision.Name}
 	c.mu.RLock()
-	n := c.byRevision[rev]
+	n, full := c.byRevision[rev], len(c.byRevision) >= report.MaxFunctions
 	c.mu.RUnlock()
-	if n != nil {
+	if n != nil || full {
 		return n
 	}
 	key := pastKeyOf(revision)
@@ -103,7 +114,7 @@ func (n *count) began(s *seen) {
 		return
 	}
 	n.sums[report.Requests].Add(1)
-	if field, ok := reportedAs[s.why]; ok {
+	if field, ok := reportedAs[s.reason()]; ok {
 		n.sums[field].Add(1)
 	}
 }
@@ -124,19 +135,21 @@ func (n *count) ended(s *seen, ran time.Duration) {
 	add(report.WouldBorrowMemory, report.MemoryTime(s.could.want.MemoryBytes, ran))
 }
 
-// drain returns what was counted since the last call, with the stages of the functions.
+// drain returns what was counted since the last call, with the stages of the functions. Requests do not wait for it.
 func (c *counts) drain(stage func(types.NamespacedName) predict.Stage) report.Record {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.mu.RLock()
+	all := maps.Clone(c.byRevision)
+	c.mu.RUnlock()
 	record := report.Record{}
-	for rev, n := range c.byRevision {
+	var quiet []types.NamespacedName
+	for rev, n := range all {
 		var sums report.Sums
 		for i := range n.sums {
 			sums[i] = n.sums[i].Swap(0)
 		}
 		if sums == (report.Sums{}) {
 			if n.quiet++; n.quiet > quietMost {
-				delete(c.byRevision, rev)
+				quiet = append(quiet, rev)
 			}
 			continue
 		}
@@ -150,6 +163,13 @@ func (c *counts) drain(stage func(types.NamespacedName) predict.Stage) report.Re
 			sums[report.FoundUnseen]++
 		}
 		record.Add(rev, &sums)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, rev := range quiet {
+		if n := c.byRevision[rev]; n != nil && n.sums[report.Requests].Load() == 0 {
+			delete(c.byRevision, rev)
+		}
 	}
 	return record
 }

@@ -23,6 +23,30 @@ import (
 	"libra.dev/libra/pkg/pool/pooltest"
 )
 
+// Upgraded connections last. Those of a few functions must not keep others' requests from being reported.
+func TestUpgradedConnectionsOfAPodAreReportedAsOne(t *testing.T) {
+	rec := &recorder{}
+	m := newRankingManager(t, rec, full, nil, newPod("a", "10.0.0.1"))
+	rev := newRevision()
+	rev.Spec.ContainerConcurrency = nil
+	var ends []func(int)
+	for range 2 * samplesFirst {
+		req := newRequest(rev)
+		req.upgrade = true
+		ends = append(ends, m.dispatch(t.Context(), req, revID, "10.0.0.1:80", false))
+	}
+	m.lifecycle.mu.Lock()
+	inFlight := m.lifecycle.inFlight
+	m.lifecycle.mu.Unlock()
+	for _, end := range ends {
+		end(101)
+	}
+	drain(t, m.lifecycle)
+	if inFlight != 1 || len(rec.begins) != 1 || len(rec.ends) != 1 {
+		t.Errorf("%d count as in flight, with %d Begins and %d Ends, want one of each", inFlight, len(rec.begins), len(rec.ends))
+	}
+}
+
 func TestInFlightIsBounded(t *testing.T) {
 	other := types.NamespacedName{Namespace: "ns", Name: "other-00001"}
 	for _, tc := range []struct {

@@ -64,8 +64,9 @@ func (m *Manager) begin(ctx context.Context, req *request, revID types.Namespace
 		if bypassed {
 			could.surplus = api.Resources{}
 		}
-		req.seen.could = could
+		req.seen.could = could.inFullPod(owed, inv.Concurrency)
 	}
+	offered := could
 	quick := false
 	if known && inv.Ranked {
 		could, quick = could.ranked(prediction, inv.Concurrency, m.whyStarting(req, pod) != reasonNone)
@@ -90,14 +91,11 @@ func (m *Manager) begin(ctx context.Context, req *request, revID types.Namespace
 		}
 		r, why = set.roleOf(allowed, could)
 	}
-	withheld := req.seen.could.minus(allowed)
+	withheld := offered.minus(allowed)
 	if inv.Ranked {
 		inv.CPUTime = prediction.CPUTime
 	}
-	req.seen.why = why
-	if bypassed {
-		req.seen.why = reasonNotInPath
-	}
+	req.seen.why, req.seen.bypassed = why, bypassed
 	got := &req.kept
 	got.Pod, got.Node, got.Allocation = pod.pod, pod.node, owed.limit
 	got.Mode, got.Ranked, got.Role = set.mode, inv.Ranked, string(r)
@@ -109,8 +107,15 @@ func (m *Manager) begin(ctx context.Context, req *request, revID types.Namespace
 	// lending.
 	mayIdle := !inv.Ranked && set.lendsIdle() && !bypassed && idleCPU(owed, set.keep) > 0
 	unneeded := (quick || nothing && alone) && !m.lifecycle.lends(pod.pod) && !in.lendsIdle() && !mayIdle
-	if (unneeded || nothing && !alone) && !in.sample(m.clock.Now()) {
-		m.metrics.onDispatch(revID, roleUnmanaged, reasonSampled, false)
+	// Upgraded connections last, and nothing is predicted for them: one by one, a few functions' would use up what may be in
+	// flight.
+	upgraded := why == reasonUpgrade && !alone
+	if upgraded || (unneeded || nothing && !alone) && !in.sample(m.clock.Now()) {
+		if upgraded {
+			m.metrics.onDispatch(revID, r, why, inv.Ranked)
+		} else {
+			m.metrics.onDispatch(revID, roleUnmanaged, reasonSampled, false)
+		}
 		var leave func()
 		if unneeded {
 			left := in.untold.begin()

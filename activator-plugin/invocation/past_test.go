@@ -106,8 +106,9 @@ func TestAPastIsThatOfTheSameSpec(t *testing.T) {
 
 func TestWhatSaysNothingOfTheTimeIsNotCompared(t *testing.T) {
 	for name, change := range map[string]func(*request){
-		"cold":        func(r *request) { r.seen.why = reasonColdStart },
-		"first":       func(r *request) { r.seen.why = reasonFirst },
+		"cold":  func(r *request) { r.seen.why = reasonColdStart },
+		"first": func(r *request) { r.seen.why = reasonFirst },
+		"cold, of a function that others reach past the activator": func(r *request) { r.seen.why, r.seen.bypassed = reasonColdStart, true },
 		"a copy":      func(r *request) { r.seen.why = reasonCopy },
 		"failed":      func(r *request) { r.response.status = 500 },
 		"refused":     func(r *request) { r.response.status = 404 },

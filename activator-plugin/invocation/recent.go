@@ -169,7 +169,7 @@ func (m *Manager) note(req *request, dispatched time.Time) {
 	k.Status, k.Abandoned = req.response.status, req.abandoned
 	if k.Dispatched = !dispatched.IsZero(); k.Dispatched {
 		k.Waited.Duration, k.Ran.Duration = dispatched.Sub(req.arrived), now.Sub(dispatched)
-		k.CouldLend, k.WouldBorrow, k.Reason = req.seen.could.surplus, req.seen.could.want, string(req.seen.why)
+		k.CouldLend, k.WouldBorrow, k.Reason = req.seen.could.surplus, req.seen.could.want, string(req.seen.reason())
 	} else {
 		k.Waited.Duration = now.Sub(req.arrived)
 	}

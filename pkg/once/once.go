@@ -6,7 +6,7 @@ import "sync"
 
 // Most is how many keys a Set remembers. Beyond it the Set forgets all of them, and they
 // count as new again.
-const Most = 4096
+const Most = 1 << 16
 
 // Set remembers which keys have been reported. Its zero value is empty. It is safe for
 // concurrent use.
