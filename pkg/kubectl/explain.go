@@ -131,20 +131,21 @@ func explain(ctx context.Context, kube client.Client, to forward, service client
 	if err != nil {
 		return nil, err
 	}
+	asked := string(of.Mode)
 	switch e.ModeBy = "mode in ConfigMap config-libra, or its default"; {
 	case policy.Mode != "":
-		e.ModeBy = "the namespace's HarvestPolicy"
+		e.ModeBy, asked = "the namespace's HarvestPolicy", string(policy.Mode)
 	case cluster.Mode != "":
-		e.ModeBy = clustersPolicy
+		e.ModeBy, asked = clustersPolicy, string(cluster.Mode)
 	}
-	if asked, ok := revision.Annotations[api.ModeAnnotation]; ok {
-		e.ModeBy = "the annotation " + api.ModeAnnotation
-		switch mode, err := api.ParseMode(asked); {
-		case err != nil:
-			e.ModeBy = fmt.Sprintf("%s says %.64q, which is not a mode", e.ModeBy, asked)
-		case mode != e.Mode:
-			e.ModeBy = fmt.Sprintf("%s says %.64q, but the cluster and the namespace allow only modes up to %s", e.ModeBy, asked, of.MaxMode)
-		}
+	if own, ok := revision.Annotations[api.ModeAnnotation]; ok {
+		e.ModeBy, asked = "the annotation "+api.ModeAnnotation, own
+	}
+	switch mode, err := api.ParseMode(asked); {
+	case err != nil:
+		e.ModeBy = fmt.Sprintf("%s says %.64q, which is not a mode", e.ModeBy, asked)
+	case mode != e.Mode:
+		e.ModeBy = fmt.Sprintf("%s says %.64q, but the cluster and the namespace allow only modes up to %s", e.ModeBy, asked, of.MaxMode)
 	}
 	if e.Domain, e.DomainBy = of.Domain, clustersPolicy; policy.Domain != "" {
 		e.DomainBy = "the namespace's HarvestPolicy"

@@ -132,6 +132,21 @@ func TestExplainNamesThePolicyThatCounts(t *testing.T) {
 	}
 }
 
+// A mode that is not in force because of a bound is not blamed on whoever asked for more.
+func TestExplainNamesWhatBoundsTheMode(t *testing.T) {
+	to := forwardedTo(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotFound) })
+	objects := append(functions(func(r *servingv1.Revision) { r.Annotations = nil }),
+		&v1alpha1.HarvestPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: v1alpha1.HarvestPolicyName}, Spec: v1alpha1.HarvestPolicySpec{Mode: "full"}},
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: settings.Namespace, Name: settings.ConfigMap}, Data: map[string]string{"max-mode": "observe"}})
+	e, err := explain(t.Context(), cluster(objects...), to, client.ObjectKey{Namespace: "shop", Name: "thumb"}, 10, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := `the namespace's HarvestPolicy says "full", but the cluster and the namespace allow only modes up to observe`; e.Mode != api.ModeObserve || e.ModeBy != want {
+		t.Errorf("mode %s by %q, want observe by %q", e.Mode, e.ModeBy, want)
+	}
+}
+
 func TestExplainWithoutPrediction(t *testing.T) {
 	status := func(code int) forward {
 		return forwardedTo(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) })

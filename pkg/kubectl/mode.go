@@ -243,6 +243,17 @@ func (o *options) setMaxMode(ctx context.Context, kube client.Client, f modeFlag
 	if to == string(api.ModeObserve) {
 		d.Result += "; ceilings and weights are put back, and running requests keep what they borrowed until they end"
 	}
+	policy, err := readPolicy(ctx, kube, settings.Namespace)
+	if err != nil {
+		return err
+	}
+	asked := settings.Default
+	if to != modeDefault {
+		asked.MaxMode = api.Mode(to)
+	}
+	if of, _ := asked.WithDefault(policy); of.MaxMode != asked.MaxMode {
+		d.Result += fmt.Sprintf("; %s allows no more than %s", clustersPolicy, of.MaxMode)
+	}
 	d.Result += f.suffix()
 	return f.printMaxMode(o, d)
 }

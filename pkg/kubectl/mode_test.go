@@ -123,10 +123,12 @@ func (p *plane) allModes() {
 	p.namespace("bounded")
 	p.service("bounded", "cart", nil)
 	p.prints("the cluster or the namespace allows it no more than observe", "mode", "cart", "full", "-n", "bounded", "--timeout", "0s")
-	p.prints("in force", "mode", "--all", "default")
+	p.do(p.client.Patch(p.Context(), harvestPolicy(settings.Namespace), mergePatch(map[string]any{"spec": map[string]any{"maxMode": "lend"}})))
+	p.prints("HarvestPolicy libra-system/default allows no more than lend", "mode", "--all", "default")
 	if got := maxMode(); got != "" {
 		p.Errorf("max-mode is %q, want none", got)
 	}
+	p.do(p.client.Patch(p.Context(), harvestPolicy(settings.Namespace), mergePatch(map[string]any{"spec": map[string]any{"maxMode": nil}})))
 	p.refuses("leave SERVICE out", "mode", "cart", "full", "--all")
 	// The cluster's default is full, until config-libra counts again.
 	p.prints("observe    in force", "mode", "observe", "-n", settings.Namespace)
@@ -140,6 +142,7 @@ func (p *plane) rollouts() {
 	ready := p.service("rollouts", "ready", nil)
 	p.knative(ready, func(s *servingv1.Service) {
 		s.Status.LatestCreatedRevisionName, s.Status.LatestReadyRevisionName = "ready-00002", "ready-00002"
+		s.Status.Conditions = append(s.Status.Conditions, apis.Condition{Type: servingv1.ServiceConditionConfigurationsReady, Status: corev1.ConditionTrue})
 	})
 	p.prints("revision ready-00002 is ready, and its requests have the mode", "mode", "ready", "lend", "-n", "rollouts")
 
@@ -151,6 +154,17 @@ func (p *plane) rollouts() {
 	out, err := p.run("mode", "broken", "lend", "-n", "rollouts")
 	if err == nil || !strings.Contains(out, "no such image") {
 		p.Errorf("of a revision that fails the error is %v, after\n%s", err, out)
+	}
+
+	// Then Knative reports the revision before as the latest, both created and ready.
+	refused := p.service("rollouts", "refused", nil)
+	p.knative(refused, func(s *servingv1.Service) {
+		s.Status.LatestCreatedRevisionName, s.Status.LatestReadyRevisionName = "refused-00001", "refused-00001"
+		s.Status.Conditions = append(s.Status.Conditions, apis.Condition{Type: servingv1.ServiceConditionConfigurationsReady, Status: corev1.ConditionFalse, Message: "a policy forbids it"})
+	})
+	out, err = p.run("mode", "refused", "lend", "-n", "rollouts")
+	if err == nil || !strings.Contains(out, "a policy forbids it") {
+		p.Errorf("of a revision that cannot be created the error is %v, after\n%s", err, out)
 	}
 
 	p.service("rollouts", "slow", nil)

@@ -31,18 +31,20 @@ func (c *modeChange) look(ctx context.Context, kube client.Client, generation in
 	if status.ObservedGeneration < generation || status.LatestCreatedRevisionName == "" {
 		return false
 	}
-	if status.LatestReadyRevisionName == status.LatestCreatedRevisionName {
+	condition := status.GetCondition(servingv1.ServiceConditionConfigurationsReady)
+	if condition.IsFalse() {
+		c.failed = true
+		c.Result = fmt.Sprintf("its new revision failed, and the last one keeps serving: %s", condition.GetMessage())
+		return true
+	}
+	// While the condition is unknown, and where no revision could be created, both names are still the last one's.
+	if condition.IsTrue() && status.LatestReadyRevisionName == status.LatestCreatedRevisionName {
 		c.Revision = status.LatestReadyRevisionName
 		c.Result = fmt.Sprintf("revision %s is ready, and its requests have the mode", c.Revision)
 		if !toLatest(&service) {
 			c.failed = true
 			c.Result = fmt.Sprintf("revision %s is ready, but the Service's spec.traffic sends it no requests", c.Revision)
 		}
-		return true
-	}
-	if condition := status.GetCondition(servingv1.ServiceConditionConfigurationsReady); condition.IsFalse() {
-		c.failed = true
-		c.Result = fmt.Sprintf("its new revision failed, and the last one keeps serving: %s", condition.GetMessage())
 		return true
 	}
 	return false

@@ -49,7 +49,8 @@ type Swap struct {
 }
 
 // Install has the activator run image, and writes down which image it ran before. extend adds anything else that the pods
-// are to have; nil adds nothing. If the new pods do not become ready, Install puts the previous image back. It can be run
+// are to have; nil adds nothing. If the new pods do not become ready, Install puts the previous image back, unless
+// that was the same. It can be run
 // again, even if a stock image has come back meanwhile.
 func (s Swap) Install(ctx context.Context, image string, extend func(*applycorev1.PodSpecApplyConfiguration)) error {
 	d, err := s.deployment(ctx)
@@ -83,6 +84,9 @@ func (s Swap) Install(ctx context.Context, image string, extend func(*applycorev
 	if failure == nil {
 		s.say("Libra's activator runs; the annotation %s records the stock image", StockImageAnnotation)
 		return nil
+	}
+	if before.running == image {
+		return fmt.Errorf("the activator is not ready: %w; it had this image before, so nothing is put back: `kubectl libra activator remove` puts the stock image back", failure)
 	}
 	return s.putBack(ctx, before, failure)
 }

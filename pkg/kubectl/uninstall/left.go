@@ -62,9 +62,12 @@ func (u Uninstall) left(ctx context.Context) ([]string, error) {
 	for _, o := range labelled {
 		left = append(left, fmt.Sprintf("%s has %s (--labels removes labels)", describe(&o), strings.Join(librasLabels(&o), ", ")))
 	}
-	opted, err := u.revisions(ctx)
+	opted, copies, err := u.revisions(ctx)
 	if err != nil {
 		return nil, err
+	}
+	for _, c := range copies {
+		left = append(left, fmt.Sprintf("Service %s is a copy that the duplicator made; to remove it: kubectl -n %s delete services.serving.knative.dev %s", c, c.Namespace, c.Name))
 	}
 	if opted > 0 {
 		left = append(left, fmt.Sprintf("%d Revisions with Libra's labels and annotations, which have no effect without Libra", opted))

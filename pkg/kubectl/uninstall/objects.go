@@ -14,6 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"knative.dev/serving/pkg/apis/serving"
+	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"libra.dev/libra/pkg/api"
@@ -51,20 +53,34 @@ var shippedKinds = []schema.GroupVersionKind{
 
 var definitionKind = schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"}
 
-// list returns the objects of a kind, or none if the cluster does not have the kind.
-func (u Uninstall) list(ctx context.Context, kind schema.GroupVersionKind, options ...client.ListOption) ([]metav1.PartialObjectMetadata, error) {
-	var l metav1.PartialObjectMetadataList
-	l.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
-	if err := u.Client.List(ctx, &l, options...); err != nil {
-		if meta.IsNoMatchError(err) {
-			return nil, nil
+// each calls do with the objects of a kind, or not at all if the cluster does not have the kind.
+func (u Uninstall) each(ctx context.Context, kind schema.GroupVersionKind, do func(*metav1.PartialObjectMetadata), options ...client.ListOption) error {
+	for next := ""; ; {
+		var page metav1.PartialObjectMetadataList
+		page.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
+		if err := u.Client.List(ctx, &page, append(slices.Clone(options), client.Limit(atATime), client.Continue(next))...); err != nil {
+			if meta.IsNoMatchError(err) {
+				return nil
+			}
+			return fmt.Errorf("listing the objects of the kind %s: %w", kind.Kind, err)
 		}
-		return nil, fmt.Errorf("listing the objects of the kind %s: %w", kind.Kind, err)
+		for i := range page.Items {
+			page.Items[i].SetGroupVersionKind(kind)
+			do(&page.Items[i])
+		}
+		if next = page.Continue; next == "" {
+			return nil
+		}
 	}
-	for i := range l.Items {
-		l.Items[i].SetGroupVersionKind(kind)
-	}
-	return l.Items, nil
+}
+
+// list returns the objects of a kind, without their managed fields.
+func (u Uninstall) list(ctx context.Context, kind schema.GroupVersionKind, options ...client.ListOption) (all []metav1.PartialObjectMetadata, err error) {
+	err = u.each(ctx, kind, func(o *metav1.PartialObjectMetadata) {
+		o.ManagedFields = nil
+		all = append(all, *o)
+	}, options...)
+	return all, err
 }
 
 // shipped returns Libra's objects of these kinds, by label and name.
@@ -218,9 +234,16 @@ func librasLabels(o *metav1.PartialObjectMetadata) []string {
 	})
 }
 
-// revisions returns how many Revisions have opted in, which means nothing without Libra.
-func (u Uninstall) revisions(ctx context.Context) (int, error) {
-	all, err := u.list(ctx, schema.GroupVersionKind{Group: "serving.knative.dev", Version: "v1", Kind: "Revision"},
-		client.MatchingLabels{api.EnabledLabel: api.EnabledValue})
-	return len(all), err
+// revisions returns how many Revisions have opted in, which means nothing without Libra, and the Services of those that are
+// copies of the duplicator's.
+func (u Uninstall) revisions(ctx context.Context) (optedIn int, copies []client.ObjectKey, err error) {
+	err = u.each(ctx, servingv1.SchemeGroupVersion.WithKind("Revision"), func(o *metav1.PartialObjectMetadata) {
+		switch {
+		case api.IsCopy(o.Labels):
+			copies = append(copies, client.ObjectKey{Namespace: o.Namespace, Name: o.Labels[serving.ServiceLabelKey]})
+		case api.OptedIn(o.Labels):
+			optedIn++
+		}
+	}, client.HasLabels{api.EnabledLabel})
+	return optedIn, copies, err
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -22,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/apiservertest"
 	"libra.dev/libra/pkg/kubectl/check"
 	"libra.dev/libra/pkg/kubectl/swap"
@@ -203,6 +205,18 @@ func TestRevisionsAreReadInPages(t *testing.T) {
 	}
 	if want := []string{"shop/r0", "shop/r2", "shop/r4"}; lists != 3 || !slices.Equal(named, want) {
 		t.Errorf("%d lists found %v, want three lists, and %v", lists, named, want)
+	}
+}
+
+// A copy still runs, and takes requests, without Libra.
+func TestCopiesAreNamed(t *testing.T) {
+	copied := revisionOf("f-00001-libra-copy-00001", "", servingv1.RoutingStateActive)
+	maps.Copy(copied.Labels, map[string]string{api.EnabledLabel: api.EnabledValue, api.CopyOfLabel: "f-00001", serving.ServiceLabelKey: "f-00001-libra-copy"})
+	original := revisionOf("f-00001", "", servingv1.RoutingStateActive)
+	original.Labels[api.EnabledLabel] = api.EnabledValue
+	optedIn, copies, err := Uninstall{Client: cluster(t, copied, original).Build()}.revisions(t.Context())
+	if want := []client.ObjectKey{{Namespace: "shop", Name: "f-00001-libra-copy"}}; err != nil || optedIn != 1 || !slices.Equal(copies, want) {
+		t.Errorf("%d have opted in, and the copies are %v (%v), want 1, and %v", optedIn, copies, err, want)
 	}
 }
 

@@ -56,21 +56,12 @@ func (u Uninstall) awaitWhole(ctx context.Context) error {
 // resized returns the pods with limits that Libra set, even if they no longer take part: the resizer gives
 // them back what they are owed.
 func (u Uninstall) resized(ctx context.Context) (pods []client.ObjectKey, err error) {
-	page := metav1.PartialObjectMetadataList{}
-	page.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PodList"))
-	for {
-		if err := u.Client.List(ctx, &page, client.HasLabels{serving.RevisionLabelKey}, client.Limit(atATime), client.Continue(page.Continue)); err != nil {
-			return nil, fmt.Errorf("listing the functions' pods: %w", err)
+	err = u.each(ctx, corev1.SchemeGroupVersion.WithKind("Pod"), func(o *metav1.PartialObjectMetadata) {
+		if o.DeletionTimestamp == nil && actuate.Resized(o) {
+			pods = append(pods, client.ObjectKeyFromObject(o))
 		}
-		for i := range page.Items {
-			if o := &page.Items[i]; o.DeletionTimestamp == nil && actuate.Resized(o) {
-				pods = append(pods, client.ObjectKeyFromObject(o))
-			}
-		}
-		if page.Continue == "" {
-			return pods, nil
-		}
-	}
+	}, client.HasLabels{serving.RevisionLabelKey})
+	return pods, err
 }
 
 func (u Uninstall) lookAt(ctx context.Context, pods []client.ObjectKey) (away []notWhole, err error) {
@@ -86,13 +77,14 @@ func (u Uninstall) lookAt(ctx context.Context, pods []client.ObjectKey) (away []
 	return away, nil
 }
 
-// away says how far a running pod is from what it is owed; empty when it is at that.
+// away says how far a running pod is from what it is owed; empty when it is at that. One that is about to end is left as
+// it is.
 func (u Uninstall) away(ctx context.Context, name client.ObjectKey) (string, error) {
 	var pod corev1.Pod
 	if err := u.Client.Get(ctx, name, &pod); err != nil {
 		return "", client.IgnoreNotFound(err)
 	}
-	if pod.Status.Phase != corev1.PodRunning {
+	if pod.Status.Phase != corev1.PodRunning || pod.DeletionTimestamp != nil {
 		return "", nil
 	}
 	revision, err := actuate.RevisionOf(ctx, u.Client, &pod)

@@ -62,6 +62,17 @@ func TestAPodIsWholeWhenLibraHasLeftItsRevisionsLimits(t *testing.T) {
 	}
 }
 
+// The resizer leaves a pod that is about to end as it is. On a node that is down, it stays.
+func TestAPodThatIsAboutToEndIsNotWaitedFor(t *testing.T) {
+	pod := resized(actuate.FieldManager, "2", "2")
+	now := metav1.Now()
+	pod.DeletionTimestamp, pod.Finalizers = &now, []string{"example.com/held"}
+	away, err := Uninstall{Client: cluster(t, pod).Build()}.lookAt(t.Context(), []client.ObjectKey{client.ObjectKeyFromObject(pod)})
+	if err != nil || len(away) > 0 {
+		t.Errorf("it is waited for: %v, %v", away, err)
+	}
+}
+
 // All pods of a cluster at once, in full, take more memory than the Job may use.
 func TestPodsAreLookedAtInPagesAndWholeOnlyWhenResized(t *testing.T) {
 	wanted := map[client.ObjectKey]bool{}
