@@ -36,6 +36,10 @@ func (e excuse) covers(r request) bool {
 	return (e.function == "" || e.function == r.function) && !r.sent.After(e.to) && !r.ended.Before(e.from)
 }
 
+func isExcused(r request, excuses []excuse) bool {
+	return slices.ContainsFunc(excuses, func(e excuse) bool { return e.covers(r) })
+}
+
 // tally counts failed and excused requests, and returns the failed ones without an excuse.
 func tally(requests []request, excuses []excuse) (failed, excused int, unexcused []request) {
 	for _, r := range requests {
@@ -43,17 +47,23 @@ func tally(requests []request, excuses []excuse) (failed, excused int, unexcused
 			continue
 		}
 		failed++
-		covered := false
-		for _, e := range excuses {
-			covered = covered || e.covers(r)
-		}
-		if covered {
+		if isExcused(r, excuses) {
 			excused++
 		} else {
 			unexcused = append(unexcused, r)
 		}
 	}
 	return failed, excused, unexcused
+}
+
+// longest returns the longest time that a request without an excuse took.
+func longest(requests []request, excuses []excuse) (took time.Duration) {
+	for _, r := range requests {
+		if !isExcused(r, excuses) {
+			took = max(took, r.ended.Sub(r.sent))
+		}
+	}
+	return took
 }
 
 // episode is a period in which something held. It begins with the first sample that shows

@@ -250,7 +250,7 @@ func TestCeilings(t *testing.T) {
 			t.Errorf("%s: whole is %t", name, m.whole())
 		}
 		m.changing = true
-		if len(m.wrong()) > 0 {
+		if unlimited := c.limit <= 0; len(m.wrong()) > 0 != unlimited {
 			t.Errorf("%s, while the source changes: %v", name, m.wrong())
 		}
 		if m.excess() > 0 {
@@ -294,6 +294,19 @@ func TestTimeBelowACeiling(t *testing.T) {
 	}
 	if len(tr.breaches()) > 0 {
 		t.Errorf("%+v", tr.breaches())
+	}
+}
+
+// A borrower without a limit would have everything, and add nothing to the sum of limits.
+func TestNoLimitIsAgainstTheRulesUnderOwners(t *testing.T) {
+	for cpuMilli, want := range map[int64]int{-1: 1, 0: 1, 1: 0, 700: 0} {
+		s := sample{pod: "default/p", owed: res(700, 256), limits: res(cpuMilli, 256)}
+		if got := (moment{samples: []sample{s}}).wrong(); len(got) != want {
+			t.Errorf("with a limit of %dm: %v, want %d", cpuMilli, got, want)
+		}
+	}
+	if got := (moment{samples: []sample{{pod: "default/p", limits: res(0, 256)}}}).wrong(); len(got) != 0 {
+		t.Errorf("of a pod that is owed no limit: %v", got)
 	}
 }
 

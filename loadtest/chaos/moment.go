@@ -128,6 +128,8 @@ func (m moment) wrong() []wrong {
 	var all []wrong
 	for _, s := range m.samples {
 		switch {
+		case !s.stranger && s.owed.CPUMilli > 0 && s.limits.CPUMilli <= 0:
+			all = append(all, wrong{s.pod, fmt.Sprintf("%s had no CPU limit", s.pod)})
 		case !s.stranger && s.limits.MemoryBytes < s.owed.MemoryBytes:
 			all = append(all, wrong{s.pod, fmt.Sprintf("the memory limit of %s was %d bytes, below the %d that it is owed", s.pod, s.limits.MemoryBytes, s.owed.MemoryBytes)})
 		case s.stranger && s.limits != s.owed:

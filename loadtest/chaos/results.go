@@ -133,7 +133,7 @@ func (v verdict) sum(m map[string]float64, prefix string, of []outcome) {
 		all.sent, all.failed, all.excused = all.sent+o.sent, all.failed+o.failed, all.excused+o.excused
 		all.oomKills, all.violations = all.oomKills+o.oomKills, all.violations+o.violations
 		all.longestAway, all.whole, all.settled = max(all.longestAway, o.longestAway), max(all.whole, o.whole), max(all.settled, o.settled)
-		all.below, all.overweight = max(all.below, o.below), max(all.overweight, o.overweight)
+		all.below, all.overweight, all.longest = max(all.below, o.below), max(all.overweight, o.overweight), max(all.longest, o.longest)
 		extra += v.extra(o)
 		trials++
 	}
@@ -146,6 +146,7 @@ func (o outcome) put(m map[string]float64, prefix string) {
 	m[prefix+"sent_requests"] = float64(o.sent)
 	m[prefix+"failed_requests"] = float64(o.failed)
 	m[prefix+"excused_requests"] = float64(o.excused)
+	m[prefix+"longest_request_s"] = o.longest.Seconds()
 	m[prefix+"longest_away_s"] = o.longestAway.Seconds()
 	m[prefix+"whole_after_s"] = o.whole.Seconds()
 	m[prefix+"at_rest_after_s"] = o.settled.Seconds()

@@ -33,6 +33,7 @@ type outcome struct {
 	failed      int
 	excused     int
 	unexcused   []request
+	longest     time.Duration // that a request without an excuse took
 	longestAway time.Duration
 	whole       time.Duration // since the end of the last fault
 	settled     time.Duration // until all were at rest at once, since the last answer
@@ -98,6 +99,7 @@ func (c *cluster) trying(ctx context.Context, s *sender, t trial) (_ outcome, er
 
 	o.sent = len(requests)
 	o.failed, o.excused, o.unexcused = tally(requests, excuses)
+	o.longest = longest(requests, excuses)
 	o.longestAway, o.whole, o.settled = w.tracker.longestAway(), w.tracker.wholeAfter(end), since.Sub(answered)
 	o.below, o.overweight = w.tracker.below, w.tracker.shares.longest()
 	o.oomKills = w.oomKills()
