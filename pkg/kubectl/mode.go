@@ -228,6 +228,10 @@ func (o *options) setMaxMode(ctx context.Context, kube client.Client, f modeFlag
 		d.Result = "unchanged"
 		return f.printMaxMode(o, d)
 	}
+	bound, err := boundOf(ctx, kube, to)
+	if err != nil {
+		return err
+	}
 	var value any
 	if to != modeDefault {
 		value = to
@@ -243,19 +247,29 @@ func (o *options) setMaxMode(ctx context.Context, kube client.Client, f modeFlag
 	if to == string(api.ModeObserve) {
 		d.Result += "; ceilings and weights are put back, and running requests keep what they borrowed until they end"
 	}
+	d.Result += bound + f.suffix()
+	return f.printMaxMode(o, d)
+}
+
+// boundOf says what bounds modes to less than the settings would with a max-mode. Nothing is less than observe, which must be
+// set whatever can be read.
+func boundOf(ctx context.Context, kube client.Client, maxMode string) (string, error) {
+	if maxMode == string(api.ModeObserve) {
+		return "", nil
+	}
 	policy, err := readPolicy(ctx, kube, settings.Namespace)
 	if err != nil {
-		return err
+		return "", err
 	}
 	asked := settings.Default
-	if to != modeDefault {
-		asked.MaxMode = api.Mode(to)
+	if maxMode != modeDefault {
+		asked.MaxMode = api.Mode(maxMode)
 	}
-	if of, _ := asked.WithDefault(policy); of.MaxMode != asked.MaxMode {
-		d.Result += fmt.Sprintf("; %s allows no more than %s", clustersPolicy, of.MaxMode)
+	of, _ := asked.WithDefault(policy) // a refused policy means observe
+	if of.MaxMode == asked.MaxMode {
+		return "", nil
 	}
-	d.Result += f.suffix()
-	return f.printMaxMode(o, d)
+	return fmt.Sprintf("; %s allows no more than %s", clustersPolicy, of.MaxMode), nil
 }
 
 func (f modeFlags) printMaxMode(o *options, d *maxModeDocument) error {
