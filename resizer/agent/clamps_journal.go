@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -96,6 +97,7 @@ const (
 // pay once per beat.
 func (c *clamps) repay(ctx context.Context, mayTake time.Duration) {
 	began := c.clock.Now()
+	slices.SortStableFunc(c.debts, func(a, b unpaid) int { return a.at.Compare(b.at) }) // so that each has its turn
 	left := c.debts[:0]
 	for _, d := range c.debts {
 		k, now, paid := c.known[d.Container], c.clock.Now(), false
@@ -129,7 +131,7 @@ func (c *clamps) repaid(ctx context.Context, d unpaid, now time.Time) bool {
 
 // repayOne pays one debt. It opens the container anew, because whoever had it open may have closed it. The pod's spec may
 // have changed since, and the kubelet has written the limit then. So a limit is lowered at once, to no less than the spec
-// says, and raised to no more than that: a container that was held has what it is owed meanwhile.
+// says if that is known, and raised to no more than that: a container that was held has what it is owed meanwhile.
 func (c *clamps) repayOne(ctx context.Context, d debt) error {
 	container, err := c.open(d.Container)
 	if err != nil {

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"libra.dev/libra/resizer/cgroup"
 )
 
@@ -21,15 +23,16 @@ const (
 	memoryPart = 4
 )
 
-// cpuTimes are times of the node's CPUs since it started, in ticks.
+// cpuTimes are times of some of the node's CPUs since it started, in ticks.
 type cpuTimes struct {
+	of          unix.CPUSet
 	idle, total uint64
-	cpus        int64
+	cpus        int64 // of these, those that are online
 }
 
 // idleMilli returns how much CPU was idle between since and t, in milli CPU.
 func (t cpuTimes) idleMilli(since cpuTimes) int64 {
-	if t.cpus != since.cpus || t.total <= since.total || t.idle < since.idle {
+	if t.of != since.of || t.cpus != since.cpus || t.total <= since.total || t.idle < since.idle {
 		return 0 // no time has passed, or these are other CPUs
 	}
 	return int64(float64(t.idle-since.idle) / float64(t.total-since.total) * float64(t.cpus) * 1000)
@@ -48,7 +51,7 @@ func readCPUTimes(procRoot string) (cpuTimes, error) {
 	if err != nil {
 		return cpuTimes{}, fmt.Errorf("reading the node's idle CPU: %w", err)
 	}
-	t, err := parseCPUTimes(text, shared.IsSet)
+	t, err := parseCPUTimes(text, shared)
 	if err != nil {
 		return cpuTimes{}, fmt.Errorf("reading the node's idle CPU in %s/stat: %w", procRoot, err)
 	}
@@ -67,16 +70,16 @@ func readNodeMemory(procRoot string) (nodeMemory, error) {
 	return m, nil
 }
 
-// parseCPUTimes adds up the times in /proc/stat of the CPUs that count.
-func parseCPUTimes(text []byte, counts func(cpu int) bool) (cpuTimes, error) {
+// parseCPUTimes adds up the times of CPUs in /proc/stat.
+func parseCPUTimes(text []byte, of unix.CPUSet) (cpuTimes, error) {
 	// User and nice already include what guests use.
 	const idle, ioWait, steal = 3, 4, 7
-	var t cpuTimes
+	t := cpuTimes{of: of}
 	for line := range bytes.Lines(text) {
 		name, rest, _ := strings.Cut(string(line), " ")
 		number, isCPU := strings.CutPrefix(name, "cpu")
 		cpu, err := strconv.Atoi(number)
-		if !isCPU || err != nil || !counts(cpu) {
+		if !isCPU || err != nil || !of.IsSet(cpu) {
 			continue // the line of a CPU that does not count, or of all together, or of something else
 		}
 		t.cpus++

@@ -3,16 +3,20 @@ package agent
 import (
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestIdleCPU(t *testing.T) {
-	const others = "cpu  1 2 3 4\ncpu1 0 0 0 5000\nintr 5\n"
-	shared := func(cpu int) bool { return cpu != 1 }
-	before, err := parseCPUTimes([]byte("cpu0 50 0 25 400 25 0 0 0 7 0\ncpu12 50 0 25 400 25 0 0 0 0 0\n"+others), shared)
+	const rest = "cpu  1 2 3 4\ncpu1 0 0 0 5000\nintr 5\n"
+	var shared unix.CPUSet
+	shared.Set(0)
+	shared.Set(12)
+	before, err := parseCPUTimes([]byte("cpu0 50 0 25 400 25 0 0 0 7 0\ncpu12 50 0 25 400 25 0 0 0 0 0\n"+rest), shared)
 	if err != nil {
 		t.Fatal(err)
 	}
-	after, err := parseCPUTimes([]byte("cpu0 100 0 75 450 75 0 0 0 99 0\ncpu12 100 0 75 450 75 0 0 0 0 0\n"+others), shared)
+	after, err := parseCPUTimes([]byte("cpu0 100 0 75 450 75 0 0 0 99 0\ncpu12 100 0 75 450 75 0 0 0 0 0\n"+rest), shared)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -22,10 +26,11 @@ func TestIdleCPU(t *testing.T) {
 	if got := before.idleMilli(after); got != 0 {
 		t.Errorf("%dm idle after the counters began anew, want 0", got)
 	}
-	more := after
-	more.cpus++
-	if got := more.idleMilli(before); got != 0 {
-		t.Errorf("%dm idle after a CPU was added to those that are shared, want 0", got)
+	others := after
+	others.of.Set(1)
+	others.of.Clear(12)
+	if got := others.idleMilli(before); got != 0 {
+		t.Errorf("%dm idle when other CPUs are shared than before, want 0", got)
 	}
 	if got := lendableCPU(300, 2000, 1000); got != 1100 {
 		t.Errorf("%dm to lend, want what borrowers use and what is idle less a tenth of the node, 1100m", got)
@@ -39,7 +44,7 @@ func TestIdleCPU(t *testing.T) {
 	if capacity, idle := useOfCPU(cpuTimes{}, after); capacity != 0 || idle != 0 {
 		t.Errorf("%dm idle of %dm before that was measured", idle, capacity)
 	}
-	for _, text := range []string{"", others, "cpu0\n", "cpu0 1 x 3\n" + others} {
+	for _, text := range []string{"", rest, "cpu0\n", "cpu0 1 x 3\n" + rest} {
 		if _, err := parseCPUTimes([]byte(text), shared); err == nil {
 			t.Errorf("%q was read as times", text)
 		}

@@ -78,10 +78,10 @@ func TestKernelWaiting(t *testing.T) {
 	}
 	// Start first what has so little weight: beside functions that burn, it can take minutes to
 	// begin.
-	for range int(n.cpus) {
+	for range int(n.shared) {
 		bystander.Start(t).Do("burn")
 	}
-	for range 2 * int(n.cpus) {
+	for range 2 * int(n.shared) {
 		function.Start(t).Do("burn")
 	}
 	got = wait(t, n, 2*time.Second)

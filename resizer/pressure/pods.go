@@ -95,7 +95,11 @@ func (n *Node) list(now time.Time) error {
 	if err != nil {
 		return err
 	}
-	n.cpus = int64(shared.Count())
+	online, err := cgroup.OnlineCPUs()
+	if err != nil {
+		return err
+	}
+	n.shared, n.online = int64(shared.Count()), int64(online)
 	if err := n.findParents(now); err != nil {
 		return err
 	}

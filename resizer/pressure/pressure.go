@@ -74,7 +74,7 @@ type Reading struct {
 type Node struct {
 	cgroupRoot, procRoot string
 	ours                 func(podUID string) bool
-	cpus                 int64 // that pods share
+	shared, online       int64 // CPUs that pods share, and all
 	v2                   bool
 
 	buffer   []byte
@@ -199,7 +199,7 @@ func (n *Node) Close() {
 
 func (n *Node) add(p *patience, waited, passed time.Duration, functions Functions) {
 	n.total.Waited += waited
-	n.total.Beyond += p.beyond(waited, passed, functions, n.cpus)
+	n.total.Beyond += p.beyond(waited, passed, functions, n.shared)
 }
 
 // waited returns how long a pod has waited since it was last read, including its waiting for its own
@@ -237,5 +237,5 @@ func (n *Node) nodeMoved() (time.Duration, bool) {
 // in use, which is at least as long as somebody waited there.
 func (n *Node) tooLittle(moved, passed time.Duration) bool {
 	tolerated := tolerated * float64(passed)
-	return float64(moved)*float64(n.cpus)*float64(passed) < tolerated*tolerated
+	return float64(moved)*float64(n.online)*float64(passed) < tolerated*tolerated
 }

@@ -109,12 +109,12 @@ func (n *Node) ready(p *pod) bool {
 	return false
 }
 
-// nobodyWaits reports whether no more threads are ready on the node than it has CPUs, so that none
+// nobodyWaits reports whether no more threads are ready on the node than it has CPUs that pods share, so that none
 // is kept from running for more than a moment. It finds out once per reading.
 func (n *Node) nobodyWaits() bool {
 	if !n.asked {
 		count, err := n.readyOnNode()
-		n.asked, n.crowded = true, err != nil || count > n.cpus
+		n.asked, n.crowded = true, err != nil || count > n.shared
 	}
 	return !n.crowded
 }
