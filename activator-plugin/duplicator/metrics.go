@@ -47,7 +47,7 @@ const (
 const (
 	resultFinished = "finished"
 	resultFailed   = "failed"
-	resultStopped  = "stopped" // the activator is told to stop
+	resultStopped  = "stopped" // the activator is told to stop, or nobody wants it any more
 
 	resultOK          = "ok"
 	resultClientError = "client_error" // 4xx

@@ -37,6 +37,8 @@ type seen struct {
 	bypassed bool
 	// could is what it can lend and would borrow by the prediction, whatever the mode and the source.
 	could volumes
+	// perSlot is the same of a pod that is full of such requests, for each of them.
+	perSlot volumes
 }
 
 // reason is why it takes no part, or takes part only partly.
@@ -121,7 +123,7 @@ func (n *count) began(s *seen) {
 
 // ended counts what a request could have lent and would have borrowed while it ran.
 func (n *count) ended(s *seen, ran time.Duration) {
-	if n == nil || s.could == (volumes{}) {
+	if n == nil || s.perSlot == (volumes{}) {
 		return
 	}
 	add := func(f report.Field, sum int64) {
@@ -129,10 +131,10 @@ func (n *count) ended(s *seen, ran time.Duration) {
 			n.sums[f].Add(sum)
 		}
 	}
-	add(report.CouldLendCPU, report.CPUTime(s.could.surplus.CPUMilli, ran))
-	add(report.CouldLendMemory, report.MemoryTime(s.could.surplus.MemoryBytes, ran))
-	add(report.WouldBorrowCPU, report.CPUTime(s.could.want.CPUMilli, ran))
-	add(report.WouldBorrowMemory, report.MemoryTime(s.could.want.MemoryBytes, ran))
+	add(report.CouldLendCPU, report.CPUTime(s.perSlot.surplus.CPUMilli, ran))
+	add(report.CouldLendMemory, report.MemoryTime(s.perSlot.surplus.MemoryBytes, ran))
+	add(report.WouldBorrowCPU, report.CPUTime(s.perSlot.want.CPUMilli, ran))
+	add(report.WouldBorrowMemory, report.MemoryTime(s.perSlot.want.MemoryBytes, ran))
 }
 
 // drain returns what was counted since the last call, with the stages of the functions. Requests do not wait for it.

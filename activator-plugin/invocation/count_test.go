@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	v1 "knative.dev/serving/pkg/apis/serving/v1"
 
 	"libra.dev/libra/activator-plugin/predict"
@@ -18,8 +19,8 @@ func learned(types.NamespacedName) predict.Stage { return predict.Learned }
 
 func TestCountsAreDrainedOnce(t *testing.T) {
 	var c counts
-	observed := &seen{why: reasonMode, could: volumes{surplus: api.Resources{CPUMilli: 500, MemoryBytes: 64 << 20}}}
-	borrower := &seen{could: volumes{want: api.Resources{CPUMilli: 1000, MemoryBytes: 128 << 20}}}
+	observed := &seen{why: reasonMode, perSlot: volumes{surplus: api.Resources{CPUMilli: 500, MemoryBytes: 64 << 20}}}
+	borrower := &seen{perSlot: volumes{want: api.Resources{CPUMilli: 1000, MemoryBytes: 128 << 20}}}
 	for _, s := range []*seen{observed, observed, borrower} {
 		n := c.of(newRevision())
 		n.began(s)
@@ -55,7 +56,7 @@ func TestCountsAreBoundedAndForgotten(t *testing.T) {
 	}
 	beyond := c.of(newRevision())
 	beyond.began(&seen{})
-	beyond.ended(&seen{could: volumes{want: api.Resources{CPUMilli: 1}}}, time.Second)
+	beyond.ended(&seen{perSlot: volumes{want: api.Resources{CPUMilli: 1}}}, time.Second)
 	if beyond != nil {
 		t.Error("A revision beyond the bound is counted.")
 	}
@@ -81,7 +82,7 @@ func TestReasonsAreReportedByTheNamesOfTheMetric(t *testing.T) {
 
 func TestCountingAllocatesNothing(t *testing.T) {
 	var c counts
-	s := &seen{why: reasonMode, could: volumes{surplus: api.Resources{CPUMilli: 500, MemoryBytes: 64 << 20}}}
+	s := &seen{why: reasonMode, perSlot: volumes{surplus: api.Resources{CPUMilli: 500, MemoryBytes: 64 << 20}}}
 	rev, observed, acting := newRevision(), ranFor(api.ModeObserve, 1000), ranFor(api.ModeFull, 1000)
 	c.of(rev)
 	if allocated := testing.AllocsPerRun(100, func() {
@@ -98,7 +99,7 @@ func TestCountingAllocatesNothing(t *testing.T) {
 // BenchmarkCount measures what counting adds to a request, of one function on all cores.
 func BenchmarkCount(b *testing.B) {
 	var c counts
-	s := &seen{why: reasonMode, could: volumes{surplus: api.Resources{CPUMilli: 500, MemoryBytes: 64 << 20}}}
+	s := &seen{why: reasonMode, perSlot: volumes{surplus: api.Resources{CPUMilli: 500, MemoryBytes: 64 << 20}}}
 	rev := newRevision()
 	for range pastLeast {
 		c.of(rev).took(ranFor(api.ModeObserve, 1000), time.Millisecond)
@@ -113,4 +114,17 @@ func BenchmarkCount(b *testing.B) {
 			n.took(acting, time.Millisecond)
 		}
 	})
+}
+
+// Otherwise reports would add up what each request leaves of the same pod.
+func TestAPodIsCountedOnceHoweverManyRequestsItTakes(t *testing.T) {
+	m := newRankingManager(t, &recorder{}, full, predictions{revID: {Demand: res(100, 40), Duration: time.Minute}}, newPod("a", "10.0.0.1"))
+	rev := newRevision()
+	rev.Spec.ContainerConcurrency = ptr.To[int64](10)
+	req := newRequest(rev)
+	m.dispatch(t.Context(), req, revID, "10.0.0.1:80", false)(200)
+	drain(t, m.lifecycle)
+	if all, each := req.seen.could.surplus, req.seen.perSlot.surplus; all.IsZero() || !each.IsZero() {
+		t.Errorf("it leaves %v by itself, and counts with %v beside nine like it, want something and nothing", all, each)
+	}
 }

@@ -64,9 +64,8 @@ func (m *Manager) begin(ctx context.Context, req *request, revID types.Namespace
 		if bypassed {
 			could.surplus = api.Resources{}
 		}
-		req.seen.could = could.inFullPod(owed, inv.Concurrency)
+		req.seen.could, req.seen.perSlot = could, could.inFullPod(owed, inv.Concurrency)
 	}
-	offered := could
 	quick := false
 	if known && inv.Ranked {
 		could, quick = could.ranked(prediction, inv.Concurrency, m.whyStarting(req, pod) != reasonNone)
@@ -91,7 +90,7 @@ func (m *Manager) begin(ctx context.Context, req *request, revID types.Namespace
 		}
 		r, why = set.roleOf(allowed, could)
 	}
-	withheld := offered.minus(allowed)
+	withheld := req.seen.could.minus(allowed)
 	if inv.Ranked {
 		inv.CPUTime = prediction.CPUTime
 	}
@@ -112,7 +111,7 @@ func (m *Manager) begin(ctx context.Context, req *request, revID types.Namespace
 	upgraded := why == reasonUpgrade && !alone
 	if upgraded || (unneeded || nothing && !alone) && !in.sample(m.clock.Now()) {
 		if upgraded {
-			m.metrics.onDispatch(revID, r, why, inv.Ranked)
+			m.metrics.onDispatch(revID, r, req.seen.reason(), inv.Ranked)
 		} else {
 			m.metrics.onDispatch(revID, roleUnmanaged, reasonSampled, false)
 		}
@@ -133,6 +132,9 @@ func (m *Manager) begin(ctx context.Context, req *request, revID types.Namespace
 		}
 		began := m.clock.Now()
 		return func(int) {
+			if upgraded {
+				m.pods.noteServed(pod)
+			}
 			leave()
 			m.metrics.onVolumes(revID, withheld, true, m.clock.Since(began))
 		}
@@ -141,7 +143,7 @@ func (m *Manager) begin(ctx context.Context, req *request, revID types.Namespace
 	inv.Others = in.untold.others()
 	f := m.lifecycle.start(revID, pod.node, inv)
 	if f == nil {
-		req.seen.why = reasonTooMany
+		req.seen.why, req.seen.bypassed = reasonTooMany, false
 		got.Role = string(roleUnmanaged)
 		m.metrics.onDispatch(revID, roleUnmanaged, reasonTooMany, false)
 		leave := m.lifecycle.join(revID, pod.node, inv)

@@ -54,8 +54,6 @@ func measured(t *testing.T, reader sdkmetric.Reader) (waited map[string][2]float
 	return waited, overtaken
 }
 
-// The metrics, and the span in which a request waits, say what it gains and loses by the
-// order.
 // Otherwise an order in which some wait until their clients leave would seem to have the shortest waits.
 func TestWaitsInVainCount(t *testing.T) {
 	for _, order := range []Order{ShortestFirst, FIFO} {
@@ -94,6 +92,8 @@ func TestWaitsInVainCount(t *testing.T) {
 	}
 }
 
+// The metrics, and the span in which a request waits, say what it gains and loses by the
+// order.
 func TestMetricsAndTraces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reader := sdkmetric.NewManualReader()

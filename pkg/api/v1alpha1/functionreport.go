@@ -74,7 +74,8 @@ type FunctionFigures struct {
 	// requests is how many requests began in the window.
 	Requests int64 `json:"requests"`
 
-	// couldLend is the part of their user allocation that requests were predicted not to use, while they ran.
+	// couldLend is the part of their user allocation that requests were predicted not to use, while they ran. With a
+	// containerConcurrency above 1, each counts with what it would leave of its share of the pod.
 	//
 	// +optional
 	CouldLend corev1.ResourceList `json:"couldLend,omitempty"`
