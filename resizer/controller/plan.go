@@ -55,6 +55,7 @@ func (r resize) canWait() bool {
 	return r.direction != restore && r.limits.MemoryBytes <= r.pod.asked.MemoryBytes
 }
 
+// order sorts resizes by direction, and those of one direction by whether they can wait.
 func order(a, b resize) int {
 	switch {
 	case a.direction != b.direction || a.canWait() == b.canWait():
@@ -66,9 +67,9 @@ func order(a, b resize) int {
 }
 
 // plan returns the resizes that may be issued now, in the order to issue them: restores, decreases,
-// increases and repairs, and of each, first those that cannot wait. Pods do not depend on each other, with one exception: borrowers that may
-// hold too much are repaired before the other pods. next is how long until there may be more to do,
-// if nothing changes.
+// increases and repairs, and of each kind first those that cannot wait. Pods do not depend on each
+// other, with one exception: borrowers that may hold too much are repaired before the other pods.
+// next is how long until there may be more to do, if nothing changes.
 func (n *node) plan(now time.Time) (resizes []resize, next time.Duration) {
 	next = n.agent.untilRepair(now)
 	if n.loans.state != isRead {
