@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"libra.dev/libra/pkg/api"
+	"libra.dev/libra/pkg/settings"
 	"libra.dev/libra/resizer/actuate"
 	"libra.dev/libra/resizer/cgroup/cgrouptest"
 )
@@ -107,6 +108,47 @@ func TestTrackerFollowsSettingsAndRevisions(t *testing.T) {
 	lending.change()
 	if queue.Len() != 2 {
 		t.Errorf("%d pods are looked at when the settings change, want both", queue.Len())
+	}
+}
+
+// changingLending has settings that change just after they were read.
+type changingLending struct{ *fixedLending }
+
+func (l changingLending) For(namespace string) settings.Settings {
+	defer l.change()
+	return l.fixedLending.For(namespace)
+}
+
+// A pod that is looked at while the settings change is looked at again: with the former ones, which may be those of an
+// agent that has not read any yet, it would take no part for as long as it lives.
+func TestSettingsChangeWhileAPodIsLookedAt(t *testing.T) {
+	options, err := ManagerOptions("n1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	kube := fake.NewClientBuilder().WithScheme(options.Scheme).WithObjects(podRunning(id)).Build()
+	_, tracker, _ := newTestAgent(t, clock.RealClock{}, kube, cgrouptest.Tree(t, cgrouptest.V2(filepath.Join("kubepods", id))), nil, nil)
+	tracker.lending = changingLending{&fixedLending{mode: api.ModeObserve, source: api.SourceNode}}
+	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
+	defer queue.ShutDown()
+	if err := tracker.followSettings(t.Context(), queue); err != nil {
+		t.Fatal(err)
+	}
+	request := reconcile.Request{NamespacedName: types.NamespacedName{Namespace: "default", Name: "p"}}
+	if _, err := tracker.Reconcile(t.Context(), request); err != nil {
+		t.Fatal(err)
+	}
+	if queue.Len() != 1 {
+		t.Fatalf("%d pods are to be looked at again, want the one", queue.Len())
+	}
+	if err := client.IgnoreNotFound(kube.Delete(t.Context(), podRunning(id))); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tracker.Reconcile(t.Context(), request); err != nil {
+		t.Fatal(err)
+	}
+	if names := tracker.pods.names(); len(names) != 0 {
+		t.Errorf("pods that are gone are remembered: %v", names)
 	}
 }
 

@@ -73,11 +73,14 @@ func (a *Agent) FollowPlatform(client kubernetes.Interface, lending Lending) (ma
 			}
 			return obj, nil
 		})).Core().V1().Pods().Informer()
+	var setting sync.Mutex // what was set last must follow from the latest settings
 	set := func(obj any) {
 		pod, ok := obj.(*corev1.Pod)
 		if !ok {
 			return
 		}
+		setting.Lock()
+		defer setting.Unlock()
 		switch {
 		case pod.Namespace == settings.Namespace, pod.Namespace == settings.AgentNamespace, lending.Settings().Platform.Has(pod.Namespace):
 			a.participants.set(platformPod(pod), string(pod.UID))

@@ -64,14 +64,23 @@ func (i *podInfo) borrowsBeyond() int64 {
 type podInfos struct {
 	changed chan struct{} // of capacity 1
 
-	mu           sync.Mutex
-	byPod        map[string]podInfo  // by namespace/name
+	mu sync.Mutex
+	// met are the pods that the Tracker has begun to look at, byPod those that it has looked at; both by namespace/name.
+	met          map[string]struct{}
+	byPod        map[string]podInfo
 	claimed      map[string]struct{} // pods whose cgroup the reflex has
 	introduction introduction
 }
 
 func newPodInfos() *podInfos {
-	return &podInfos{changed: make(chan struct{}, 1), byPod: map[string]podInfo{}, claimed: map[string]struct{}{}}
+	return &podInfos{changed: make(chan struct{}, 1), met: map[string]struct{}{}, byPod: map[string]podInfo{}, claimed: map[string]struct{}{}}
+}
+
+// meet notes that the Tracker begins to look at a pod, so that it looks again if the settings change meanwhile.
+func (p *podInfos) meet(pod string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.met[pod] = struct{}{}
 }
 
 // set replaces what is known of a pod. The pod keeps its cgroup as long as its container is the
@@ -108,6 +117,7 @@ func (p *podInfos) keepLending(pod string, info *podInfo) {
 func (p *podInfos) remove(pod string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	delete(p.met, pod)
 	if _, ok := p.byPod[pod]; !ok {
 		return
 	}
@@ -124,11 +134,11 @@ func (p *podInfos) drop(pod string) {
 	delete(p.claimed, pod)
 }
 
-// names returns the names of all known pods.
+// names returns the names of all pods that were met.
 func (p *podInfos) names() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return slices.Collect(maps.Keys(p.byPod))
+	return slices.Collect(maps.Keys(p.met))
 }
 
 // has says whether the pod's container is known, with its cgroup.

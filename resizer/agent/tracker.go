@@ -132,6 +132,7 @@ func (t *Tracker) allPods(context.Context, client.Object) []reconcile.Request {
 // Reconcile follows one pod.
 func (t *Tracker) Reconcile(ctx context.Context, req reconcile.Request) (_ ctrl.Result, failed error) {
 	name := req.Namespace + "/" + req.Name
+	t.pods.meet(name)
 	informed := t.lending.Synced()
 	defer func() {
 		if informed && failed == nil {
