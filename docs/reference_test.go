@@ -308,7 +308,7 @@ func callee(f *ast.SelectorExpr) (pkg string, ok bool) {
 
 func TestReferenceOfKubectl(t *testing.T) {
 	p := reference.New("kubectl libra: all commands and options",
-		"[How to use them](../kubectl-libra.md). Every command takes kubectl's own options too, as `--context` and `--namespace`: `kubectl options` lists them.")
+		"[How to use them](../kubectl-libra.md). Every command also takes kubectl's options for which cluster and namespace to use, and as whom, such as `--context`, `--namespace` and `--as`: the end of its `--help` lists them.")
 	root := kubectl.NewRoot(genericiooptions.NewTestIOStreamsDiscard())
 	var visit func(*cobra.Command)
 	visit = func(c *cobra.Command) {

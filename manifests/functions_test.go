@@ -117,6 +117,12 @@ func annotated(name, value string) change {
 	}
 }
 
+func withLabel(name, value string) change {
+	return func(template, _ map[string]any) {
+		template["metadata"].(map[string]any)["labels"].(map[string]any)[name] = value
+	}
+}
+
 func concurrency(n int64) change {
 	return func(template, _ map[string]any) { template["spec"].(map[string]any)["containerConcurrency"] = n }
 }
@@ -187,6 +193,10 @@ func TestTheFunctionsPolicySaysWhatWillNotWork(t *testing.T) {
 		"the least CPU":                 {change: annotated(api.MinCPUAnnotation, "-1"), want: "annotation libra.dev/min-cpu is not accepted"},
 		"the least memory":              {change: annotated(api.MinMemoryAnnotation, "128m"), want: "annotation libra.dev/min-memory is not accepted"},
 		"a size":                        {change: annotated(api.InputSizeAnnotation, "body"), want: "annotation libra.dev/input-size is not accepted"},
+		"a name that nobody reads":      {change: annotated("libra.dev/max_cpu", "1"), want: "an annotation of the template begins with libra.dev/"},
+		"a label among annotations":     {change: annotated(api.PlacementLabel, "near-data"), want: "an annotation of the template begins with libra.dev/"},
+		"labels":                        {change: withLabel(api.PlacementLabel, "near-data")},
+		"an annotation among labels":    {change: withLabel(api.ModeAnnotation, "full"), want: "a label of the template begins with libra.dev/"},
 		"duplicates":                    {change: annotated(api.DuplicateInputsAnnotation, "yes"), want: "annotation libra.dev/duplicate-inputs is not accepted"},
 		"not opted in, and no limits":   {change: func(t, c map[string]any) { delete(t, "metadata"); delete(c, "resources") }},
 		"a sidecar without limits beside": {change: func(template, container map[string]any) {
@@ -204,6 +214,19 @@ func TestTheFunctionsPolicySaysWhatWillNotWork(t *testing.T) {
 				t.Errorf("it warns %q, want %q", got, cmp.Or(tc.want, "nothing"))
 			}
 		})
+	}
+}
+
+// Knative does not copy a Service's own annotations to its revisions.
+func TestTheFunctionsPolicyTellsOfAnnotationsOnTheService(t *testing.T) {
+	p := readFunctionsPolicy(t)
+	for name, warned := range map[string]bool{api.ModeAnnotation: true, api.MaxCPUAnnotation: true, "serving.knative.dev/creator": false} {
+		service := function()
+		service["metadata"].(map[string]any)["annotations"] = map[string]any{name: "full"}
+		got := p.warnings(t, service, "")
+		if warned != (len(got) == 1 && strings.HasPrefix(got[0], "an annotation of Libra is on the Service")) || !warned && len(got) > 0 {
+			t.Errorf("annotation %s on the Service: it warns %q, want a warning: %v", name, got, warned)
+		}
 	}
 }
 

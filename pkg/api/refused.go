@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 )
 
 // RefusedAnnotation is an annotation whose value some part of Libra refuses, and why.
@@ -11,6 +12,9 @@ type RefusedAnnotation struct {
 	Name string
 	Err  error
 }
+
+// prefix is what the names of Libra's annotations and labels begin with.
+const prefix = "libra.dev/"
 
 // parsers check the values of a revision's annotations, for those that can be refused.
 var parsers = map[string]func(value string) error{
@@ -35,6 +39,9 @@ var parsers = map[string]func(value string) error{
 	},
 	QueueAnnotation: ParseQueue,
 	InputSizeAnnotation: func(value string) error {
+		if value == "" {
+			return nil // as without the annotation
+		}
 		_, _, err := ParseInputSize(value)
 		return err
 	},
@@ -52,6 +59,23 @@ func RefusedAnnotations(annotations map[string]string) (refused []RefusedAnnotat
 		}
 	}
 	return refused
+}
+
+// UnknownNames returns the names, sorted, of a revision's annotations and labels that begin as Libra's do and that no part of
+// Libra reads there.
+func UnknownNames(annotations, labels map[string]string) (names []string) {
+	for name := range annotations {
+		if _, ok := parsers[name]; !ok && strings.HasPrefix(name, prefix) {
+			names = append(names, name)
+		}
+	}
+	for name := range labels {
+		if strings.HasPrefix(name, prefix) && name != EnabledLabel && name != PlacementLabel && name != CopyOfLabel {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 // parseDuplicateInputs refuses a value that neither allows nor forbids repeated inputs.

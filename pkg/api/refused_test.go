@@ -14,7 +14,7 @@ func TestRefusedAnnotations(t *testing.T) {
 		MinMemoryAnnotation:       {[]string{"0", "128Mi"}, []string{"", "-1Mi", "128m", "1.5", "much"}},
 		MaxCPUAnnotation:          {[]string{"0", "500m", "2"}, []string{"", "-1", "8E", "much"}},
 		QueueAnnotation:           {[]string{"fifo"}, []string{"", "lifo"}},
-		InputSizeAnnotation:       {[]string{"header:X-Rows", "query:n"}, []string{"", "header:", "header:a b", "query:", "cookie:n"}},
+		InputSizeAnnotation:       {[]string{"", "header:X-Rows", "query:n"}, []string{"header:", "header:a b", "query:", "cookie:n"}},
 		DuplicateInputsAnnotation: {[]string{"true", "false"}, []string{"", "yes"}},
 	} {
 		for _, value := range values.accepted {
@@ -28,6 +28,15 @@ func TestRefusedAnnotations(t *testing.T) {
 				t.Errorf("%s: %q is refused with %v, want one error that names the annotation and what is accepted", annotation, value, got)
 			}
 		}
+	}
+}
+
+func TestUnknownNames(t *testing.T) {
+	annotations := map[string]string{ModeAnnotation: "full", "libra.dev/max_cpu": "1", PlacementLabel: "near-data", "example.com/mode": "off"}
+	labels := map[string]string{EnabledLabel: EnabledValue, PlacementLabel: "near-data", CopyOfLabel: "f", MaxCPUAnnotation: "1", "app": "f"}
+	got := UnknownNames(annotations, labels)
+	if want := []string{MaxCPUAnnotation, "libra.dev/max_cpu", PlacementLabel}; !slices.Equal(got, want) {
+		t.Errorf("UnknownNames() = %q, want %q", got, want)
 	}
 }
 

@@ -22,6 +22,8 @@ func newActivator(o *options) *cobra.Command {
 		GroupID: groupInstall,
 		Short:   "Swap Knative's activator for Libra's, and back",
 		Args:    cobra.NoArgs,
+		// Without this, a mistyped command would print the help and succeed.
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newActivatorInstall(o), newActivatorRemove(o))
 	return cmd

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -36,6 +37,7 @@ var update = flag.Bool("update", false, "write the golden files")
 type plane struct {
 	*testing.T
 	client     client.Client
+	config     *rest.Config
 	kubeconfig string
 }
 
@@ -48,7 +50,7 @@ func TestCommands(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &plane{T: t, client: kube, kubeconfig: apiservertest.Kubeconfig(t, config)}
+	p := &plane{T: t, client: kube, config: config, kubeconfig: apiservertest.Kubeconfig(t, config)}
 	for _, namespace := range []string{settings.Namespace, settings.AgentNamespace, swap.Namespace} {
 		p.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})
 	}
@@ -62,6 +64,7 @@ func TestCommands(t *testing.T) {
 		{"reports", (*plane).reports},
 		{"modes", (*plane).modes},
 		{"all modes", (*plane).allModes},
+		{"modes of a namespace's admin", (*plane).modesOfAdmin},
 		{"rollouts", (*plane).rollouts},
 		{"restores", (*plane).restores},
 		{"completion", (*plane).completion},

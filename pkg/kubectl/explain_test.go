@@ -25,7 +25,7 @@ import (
 )
 
 // tensors are a predictor's answer for a function that needs a fifth of a core and 64 MiB, from 1000 bytes two cores.
-const tensors = `{"parameters": {"version": "3", "estimator": "trees", "stage": "serving", "reason": "it follows the size"}, "outputs": [
+const tensors = `{"parameters": {"version": "3", "estimator": "trees", "stage": "modelled", "reason": "it follows the size"}, "outputs": [
 	{"name": "cpu_milli_thresholds", "shape": [1], "datatype": "INT64", "data": [1000]}, {"name": "cpu_milli_values", "shape": [2], "datatype": "INT64", "data": [200, 2000]},
 	{"name": "memory_bytes_thresholds", "shape": [0], "datatype": "INT64", "data": []}, {"name": "memory_bytes_values", "shape": [1], "datatype": "INT64", "data": [67108864]},
 	{"name": "duration_ms_thresholds", "shape": [0], "datatype": "INT64", "data": []}, {"name": "duration_ms_values", "shape": [1], "datatype": "INT64", "data": [800]},

@@ -142,10 +142,11 @@ type modeChange struct {
 
 func (o *options) setServiceMode(ctx context.Context, kube client.Client, f modeFlags, service *servingv1.Service, to string) error {
 	of, err := readSettings(ctx, kube, service.Namespace)
-	if err != nil {
+	modes := modesInForce{of, err}
+	if err := modes.unlessForbidden(); err != nil {
 		return err
 	}
-	c, pending := setMode(ctx, f.dryRun.client(kube), f.dryRun, service, to, of)
+	c, pending := setMode(ctx, f.dryRun.client(kube), f.dryRun, service, to, modes)
 	pending = pending && f.changes()
 	if pending && f.timeout > 0 {
 		fmt.Fprintf(o.ErrOut, "Waiting for the new revision, %v at most\n", f.timeout)
@@ -153,7 +154,7 @@ func (o *options) setServiceMode(ctx context.Context, kube client.Client, f mode
 	}
 	table := newTable("namespace", "service", "was", "mode", "in force", "+revision", "result")
 	addRow(table, c.Namespace, c.Service, c.Was, c.Mode, c.InForce, c.Revision, c.Result)
-	d := document{kind: "ModeChange", data: c, tables: []*metav1.Table{table}}
+	d := document{kind: "ModeChange", data: c, tables: []*metav1.Table{table}, notes: modes.notes()}
 	if pending {
 		d.notes = append(d.notes, "Requests in pods of older revisions keep what they have until they end")
 	}
@@ -168,7 +169,7 @@ func (o *options) setServiceMode(ctx context.Context, kube client.Client, f mode
 
 // setMode patches one Service, and updates service to the API server's answer. pending says
 // that a new revision is to come.
-func setMode(ctx context.Context, kube client.Client, run dryRun, service *servingv1.Service, to string, of settings.Settings) (c *modeChange, pending bool) {
+func setMode(ctx context.Context, kube client.Client, run dryRun, service *servingv1.Service, to string, modes modesInForce) (c *modeChange, pending bool) {
 	was, set := service.Spec.Template.Annotations[api.ModeAnnotation]
 	c = &modeChange{Namespace: service.Namespace, Service: service.Name, Was: was, Mode: to}
 	if !set {
@@ -179,7 +180,7 @@ func setMode(ctx context.Context, kube client.Client, run dryRun, service *servi
 	if to != modeDefault {
 		annotations[api.ModeAnnotation], value = to, to
 	}
-	c.InForce = string(of.ModeOf(annotations))
+	c.InForce = modes.of(annotations)
 	switch {
 	case c.Was == to:
 		c.Revision, c.Result = service.Status.LatestReadyRevisionName, "unchanged"
@@ -197,8 +198,8 @@ func setMode(ctx context.Context, kube client.Client, run dryRun, service *servi
 	}
 	c.Changed = run.changes()
 	c.Result = "Knative makes a new revision" + run.suffix()
-	if to != modeDefault && c.InForce != to {
-		c.Result += fmt.Sprintf("; the cluster or the namespace allows it no more than %s", of.MaxMode)
+	if modes.bounds(to, c.InForce) {
+		c.Result += fmt.Sprintf("; the cluster or the namespace allows it no more than %s", modes.settings.MaxMode)
 	}
 	return c, true
 }

@@ -5,7 +5,9 @@ import (
 	"strings"
 	"time"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"knative.dev/pkg/apis"
 	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
@@ -13,6 +15,7 @@ import (
 
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/api/v1alpha1"
+	"libra.dev/libra/pkg/apiservertest"
 	"libra.dev/libra/pkg/settings"
 )
 
@@ -134,6 +137,23 @@ func (p *plane) allModes() {
 	p.prints("observe    in force", "mode", "observe", "-n", settings.Namespace)
 	p.prints("default   observe    in force", "mode", "default", "-n", settings.Namespace)
 	p.prints("This is the cluster's default", "mode", "default", "-n", settings.Namespace)
+}
+
+// modesOfAdmin sets modes as somebody who may change everything in a namespace, and read nothing outside.
+func (p *plane) modesOfAdmin() {
+	const user = "jane"
+	p.namespace("admins")
+	p.service("admins", "cart", nil)
+	in := metav1.ObjectMeta{Namespace: "admins", Name: "admin"}
+	p.create(&rbacv1.Role{ObjectMeta: in, Rules: []rbacv1.PolicyRule{{APIGroups: []string{"*"}, Resources: []string{"*"}, Verbs: []string{"*"}}}})
+	p.create(&rbacv1.RoleBinding{ObjectMeta: in, Subjects: []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: user}},
+		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: in.Name}})
+	apiservertest.AwaitRight(p.T, p.config, user, authorizationv1.ResourceAttributes{Namespace: "admins", Verb: "create", Group: v1alpha1.GroupVersion.Group, Resource: "harvestpolicies"})
+	p.prints("The mode in force is not known: ", "mode", "observe", "-n", "admins", "--as", user)
+	p.expectPolicy("admins", "observe")
+	p.prints("The mode in force is not known: ", "mode", "cart", "lend", "-n", "admins", "--as", user, "--timeout", "0s")
+	p.expectMode("admins", "cart", "lend")
+	p.refuses("forbidden", "mode", "--all", "observe", "--as", user)
 }
 
 // rollouts has somebody do the work of Knative.

@@ -114,3 +114,11 @@ func addRow(table *metav1.Table, cells ...any) {
 	}
 	table.Rows = append(table.Rows, metav1.TableRow{Cells: cells})
 }
+
+// orEmpty returns a list that prints as [] when it is empty.
+func orEmpty[T any](list []T) []T {
+	if list == nil {
+		return []T{}
+	}
+	return list
+}

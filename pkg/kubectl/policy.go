@@ -29,6 +29,7 @@ type policyDocument struct {
 	Own []ownMode `json:"ownMode"`
 	// functions is how many Services have opted in.
 	functions int
+	notes     []string
 }
 
 // ownMode is the mode of a Service that has the annotation.
@@ -58,10 +59,11 @@ func (o *options) setPolicyMode(ctx context.Context, kube client.Client, f modeF
 		d.Changed = f.changes()
 		d.Result = "in force for requests that begin from now on, without a rollout" + f.suffix()
 	}
-	if err := d.look(ctx, kube, policy.Spec); err != nil {
+	failed := d.look(ctx, kube, policy.Spec)
+	if err := f.print(o.Out, d.document()); err != nil {
 		return err
 	}
-	return f.print(o.Out, d.document())
+	return failed
 }
 
 func (f modeFlags) writePolicyMode(ctx context.Context, kube client.Client, namespace, to string, there bool) error {
@@ -92,12 +94,10 @@ func (d *policyDocument) look(ctx context.Context, kube client.Client, spec v1al
 		before, with = readConfigMap, settings.Settings.WithDefault
 	}
 	of, err := before(ctx, kube)
-	if err != nil {
-		return err
-	}
 	of, _ = with(of, spec) // a refused policy means observe
-	d.InForce = string(of.ModeOf(nil))
-	if d.Mode != modeDefault && d.InForce != d.Mode {
+	modes := modesInForce{of, err}
+	d.InForce, d.notes = modes.of(nil), modes.notes()
+	if modes.bounds(d.Mode, d.InForce) {
 		d.Result += fmt.Sprintf("; the cluster or the namespace allows functions no more than %s", of.MaxMode)
 	}
 	var services servingv1.ServiceList
@@ -110,10 +110,10 @@ func (d *policyDocument) look(ctx context.Context, kube client.Client, spec v1al
 		}
 		d.functions++
 		if own, ok := s.Spec.Template.Annotations[api.ModeAnnotation]; ok {
-			d.Own = append(d.Own, ownMode{s.Name, own, string(of.ModeOf(s.Spec.Template.Annotations))})
+			d.Own = append(d.Own, ownMode{s.Name, own, modes.of(s.Spec.Template.Annotations)})
 		}
 	}
-	return nil
+	return modes.unlessForbidden()
 }
 
 // isDefault reports whether the namespace's policy is the cluster's default, which is not for
@@ -127,7 +127,7 @@ func (d *policyDocument) document() document {
 	for _, s := range d.Own {
 		addRow(own, s.Service, s.Mode, s.InForce)
 	}
-	out := document{kind: "PolicyMode", data: d, tables: []*metav1.Table{changed, own}}
+	out := document{kind: "PolicyMode", data: d, tables: []*metav1.Table{changed, own}, notes: d.notes}
 	switch {
 	case d.isDefault():
 		out.notes = append(out.notes, "This is the cluster's default: a namespace's own HarvestPolicy, and the annotation "+api.ModeAnnotation+" of a function, take precedence over it")

@@ -158,7 +158,7 @@ func (o *options) restore(ctx context.Context, kube client.Client, f restoreFlag
 			failed++
 		}
 	}
-	d := document{kind: "Restore", data: &restoreDocument{rows}, tables: []*metav1.Table{table}}
+	d := document{kind: "Restore", data: &restoreDocument{orEmpty(rows)}, tables: []*metav1.Table{table}}
 	if len(rows) == 0 {
 		d.notes = append(d.notes, fmt.Sprintf("Nothing to restore: in %d pods of Knative, no limit that Libra set differs from the Revision's", len(pods)))
 	}

@@ -15,7 +15,11 @@ const rolloutPoll = time.Second
 // await waits until the Service's new revision, of its template's generation, is ready, fails or times out, and notes the result.
 func (c *modeChange) await(ctx context.Context, kube client.Client, generation int64, timeout time.Duration) {
 	err := wait.PollUntilContextTimeout(ctx, rolloutPoll, timeout, true, func(ctx context.Context) (bool, error) { return c.look(ctx, kube, generation), nil })
-	if err != nil {
+	switch {
+	case ctx.Err() != nil:
+		c.failed = true
+		c.Result = "changed, but the wait for its new revision was interrupted: look at `kubectl -n " + c.Namespace + " get revisions`"
+	case err != nil:
 		c.failed = true
 		c.Result = fmt.Sprintf("its new revision is not ready after %v, and the last one keeps serving: look at `kubectl -n %s get revisions`", timeout, c.Namespace)
 	}

@@ -61,7 +61,6 @@ func NewRoot(streams genericiooptions.IOStreams) *cobra.Command {
 		Annotations:  map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl libra"},
 		Short:        "See what Libra does, change it, and remove it",
 		SilenceUsage: true,
-		Args:         cobra.NoArgs,
 	}
 	root.SetIn(streams.In)
 	root.SetOut(streams.Out)

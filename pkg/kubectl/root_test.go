@@ -76,3 +76,21 @@ func TestTheAPIServersWarningsArePrinted(t *testing.T) {
 		t.Errorf("Standard error is %q, want %q", got, want)
 	}
 }
+
+// A script must not go on after a command that does not exist.
+func TestMistypedCommandsFail(t *testing.T) {
+	for _, args := range [][]string{{"chek"}, {"activator", "instal"}} {
+		root := NewRoot(genericiooptions.NewTestIOStreamsDiscard())
+		root.SetArgs(args)
+		if err := root.Execute(); err == nil {
+			t.Errorf("kubectl libra %s succeeds", strings.Join(args, " "))
+		}
+	}
+	for _, args := range [][]string{{}, {"activator"}, {"activator", "--help"}} {
+		root := NewRoot(genericiooptions.NewTestIOStreamsDiscard())
+		root.SetArgs(args)
+		if err := root.Execute(); err != nil {
+			t.Errorf("kubectl libra %s: %v, want help", strings.Join(args, " "), err)
+		}
+	}
+}

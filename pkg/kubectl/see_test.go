@@ -21,6 +21,11 @@ func (p *plane) reports() {
 	for _, namespace := range []string{"shop", "silent", "stale", "idle"} {
 		p.namespace(namespace)
 	}
+	for _, command := range []string{"top", "status"} {
+		if out, err := p.run(command, "-n", "idle", "-o", "json"); err != nil || strings.Contains(out, "null") {
+			p.Errorf("%s of a namespace without reports: %v, and it prints null where a list is empty:\n%s", command, err, out)
+		}
+	}
 	cart := function("cart", "observe", 120)
 	cart.Learning, cart.Reason = v1alpha1.LearningUnderWay, "no_prediction"
 	cart.CouldLend, cart.WouldBorrow = list("350m", "120Mi"), list("250m", "0")

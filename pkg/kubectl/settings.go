@@ -43,6 +43,43 @@ func readConfigMap(ctx context.Context, kube client.Client) (settings.Settings, 
 	return of, nil
 }
 
+// modesInForce tells which modes result from settings that the user may be unable to read: who may change a mode need not
+// be allowed to read all that bounds it.
+type modesInForce struct {
+	settings settings.Settings
+	hidden   error // why they are not known
+}
+
+// notKnown stands for a mode that depends on settings that are not known.
+const notKnown = "not known"
+
+func (m modesInForce) of(annotations map[string]string) string {
+	if m.hidden != nil {
+		return notKnown
+	}
+	return string(m.settings.ModeOf(annotations))
+}
+
+// bounds reports whether a mode that was set is not the one that is in force, as far as is known.
+func (m modesInForce) bounds(set, inForce string) bool {
+	return m.hidden == nil && set != modeDefault && inForce != set
+}
+
+func (m modesInForce) notes() []string {
+	if m.hidden == nil {
+		return nil
+	}
+	return []string{"The mode in force is not known: " + m.hidden.Error()}
+}
+
+// unlessForbidden returns why the settings are not known, unless it is that the user may not read them.
+func (m modesInForce) unlessForbidden() error {
+	if apierrors.IsForbidden(m.hidden) {
+		return nil
+	}
+	return m.hidden
+}
+
 // readSettings returns the settings of a namespace.
 func readSettings(ctx context.Context, kube client.Client, namespace string) (settings.Settings, error) {
 	of, err := readClusterSettings(ctx, kube)

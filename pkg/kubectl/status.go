@@ -103,7 +103,7 @@ func status(ctx context.Context, kube client.Client, namespace, service string, 
 	parts := readParts(ctx, kube)
 	return document{
 		kind:   "Status",
-		data:   &statusDocument{Namespaces: reports, Parts: parts},
+		data:   &statusDocument{Namespaces: orEmpty(reports), Parts: orEmpty(parts)},
 		tables: []*metav1.Table{table, partsTable(parts)},
 		notes:  notes,
 	}, nil

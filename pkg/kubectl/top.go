@@ -130,7 +130,7 @@ func top(ctx context.Context, kube client.Client, namespace string, now time.Tim
 		addRow(table, f.Namespace, f.name(), f.Revision, f.Mode, cores(borrowed.CPUMilli), mebibytes(borrowed.MemoryBytes),
 			cores(lent.CPUMilli), mebibytes(lent.MemoryBytes), f.Requests, f.Safeguards)
 	}
-	return document{kind: "Top", data: &topDocument{Functions: functions}, tables: []*metav1.Table{table}, notes: reportNotes(reports, namespace)}, nil
+	return document{kind: "Top", data: &topDocument{Functions: orEmpty(functions)}, tables: []*metav1.Table{table}, notes: reportNotes(reports, namespace)}, nil
 }
 
 // compareMoved compares what two functions borrow and lend: CPU before memory.

@@ -32,7 +32,7 @@ import (
 const (
 	// An edit was refused, and what was in force before stays in force. The note says what is wrong with the edit.
 	eventRefused = "Refused"
-	// A generation of the policy is in force.
+	// A generation of the policy is in force after one that was refused.
 	eventInForce = "InForce"
 	// No node matches some of the policy's blocks. The note names them.
 	eventUnmatched = "BlocksMatchNoNode"

@@ -227,6 +227,13 @@ func broken() []brokenBy {
 		of("annotations that are refused", pair(ofRevision(func(r *servingv1.Revision) {
 			r.Annotations["libra.dev/mode"], r.Annotations["libra.dev/max-cpu"] = "on", "much"
 		})), ":null", "warning function-annotations revision shop/cart-00001", "warning function-annotations revision shop/cart-00001"),
+		of("names that nobody reads", pair(ofRevision(func(r *servingv1.Revision) {
+			r.Annotations["libra.dev/max_cpu"], r.Labels["libra.dev/mode"] = "1", "full"
+		})), "labels.md", "warning function-annotations revision shop/cart-00001"),
+		of("a placement that no policy has", pair(ofRevision(func(r *servingv1.Revision) { r.Labels["libra.dev/placement"] = "near-dta" })),
+			`"labels":{"libra.dev/placement":null}`, "warning function-placement revision shop/cart-00001").with(brokenBy{object: &v1alpha1.PlacementPolicy{
+			ObjectMeta: at("libra-system", "near-dta"), Spec: v1alpha1.PlacementPolicySpec{Blocks: []v1alpha1.Block{{Workers: []v1alpha1.Worker{{Node: "a"}}}}},
+		}}),
 		of("queue-proxy has limits by setting", pair(configured("config-deployment", "queue-sidecar-cpu-limit", "1")),
 			`patch configmap config-deployment --type merge -p '{"data":{"queue-sidecar-cpu-limit":null}}'`, "error queue-proxy-limits configmap knative-serving/config-deployment"),
 		{

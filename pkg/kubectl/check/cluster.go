@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/apimachinery/pkg/version"
 	"k8s.io/client-go/kubernetes"
@@ -55,6 +56,7 @@ type Cluster struct {
 	activator  once[*appsv1.Deployment]
 	settings   once[settings.Settings]
 	policies   once[map[string]v1alpha1.HarvestPolicy]
+	placement  once[map[types.NamespacedName]bool]
 	kubelets   once[[]kubelet]
 }
 
@@ -210,6 +212,28 @@ func (c *Cluster) harvestPolicies(ctx context.Context) (map[string]v1alpha1.Harv
 			byNamespace[p.Namespace] = p
 		}
 		return byNamespace, err
+	})
+}
+
+// placementPolicies has the names of the PlacementPolicies, and those of the ClusterPlacementPolicies without a namespace.
+func (c *Cluster) placementPolicies(ctx context.Context) (map[types.NamespacedName]bool, error) {
+	return c.placement.get(func() (map[types.NamespacedName]bool, error) {
+		if known, err := c.has(kindPlacementPolicy); err != nil || !known {
+			return nil, err
+		}
+		var policies v1alpha1.PlacementPolicyList
+		var ofCluster v1alpha1.ClusterPlacementPolicyList
+		if err := errors.Join(c.client.List(ctx, &policies, client.InNamespace(c.namespace)), c.client.List(ctx, &ofCluster)); err != nil {
+			return nil, err
+		}
+		names := map[types.NamespacedName]bool{}
+		for _, p := range policies.Items {
+			names[types.NamespacedName{Namespace: p.Namespace, Name: p.Name}] = true
+		}
+		for _, p := range ofCluster.Items {
+			names[types.NamespacedName{Name: p.Name}] = true
+		}
+		return names, nil
 	})
 }
 

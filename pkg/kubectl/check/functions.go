@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"knative.dev/serving/pkg/apis/serving"
 	servingv1 "knative.dev/serving/pkg/apis/serving/v1"
 	autoscalerconfig "knative.dev/serving/pkg/autoscaler/config"
@@ -47,8 +48,13 @@ var functionChecks = []Check{
 	},
 	{
 		ID: "function-annotations", run: perFunction(functionAnnotations),
-		Looks: "annotations `libra.dev/…` of functions whose values are refused",
+		Looks: "annotations `libra.dev/…` of functions whose values are refused, and names that nobody reads",
 		Fine:  "all annotations are accepted",
+	},
+	{
+		ID: "function-placement", run: perFunction(functionPlacement),
+		Looks: "functions whose label `libra.dev/placement` names no policy: it then counts as no label",
+		Fine:  "every label libra.dev/placement names a policy",
 	},
 }
 
@@ -279,5 +285,23 @@ func functionAnnotations(_ context.Context, _ *Cluster, f function) ([]Finding, 
 	for _, refused := range api.RefusedAnnotations(f.rev.Annotations) {
 		found = append(found, warning(f.object(), f.annotate(refused.Name, nil), "%v", refused.Err))
 	}
+	if unknown := api.UnknownNames(f.rev.Annotations, f.rev.Labels); len(unknown) > 0 {
+		found = append(found, warning(f.object(), "write the names in docs/reference/labels.md as they are there: annotations among the template's annotations, labels among its labels",
+			"nobody reads %s there", strings.Join(unknown, ", ")))
+	}
 	return found, nil
+}
+
+func functionPlacement(ctx context.Context, c *Cluster, f function) ([]Finding, error) {
+	name := f.rev.Labels[api.PlacementLabel]
+	if name == "" {
+		return nil, nil
+	}
+	known, err := c.placementPolicies(ctx)
+	if err != nil || known[types.NamespacedName{Namespace: f.rev.Namespace, Name: name}] || known[types.NamespacedName{Name: name}] {
+		return nil, err
+	}
+	return []Finding{warning(f.object(), f.patch("merge", template(fields{"metadata": fields{"labels": fields{api.PlacementLabel: nil}}})),
+		"label %s is %q, and neither a PlacementPolicy of its namespace nor a ClusterPlacementPolicy has that name: requests go to any pod, or where the policy default says",
+		api.PlacementLabel, name)}, nil
 }

@@ -85,7 +85,7 @@ func (u Uninstall) Run(ctx context.Context) error {
 }
 
 // errObserves says what the first step has changed for functions, and goes with the error of a later one.
-var errObserves = errors.New("until this is run again, Libra is still there and only observes. To let it act instead: kubectl libra mode --all default")
+var errObserves = errors.New("until this is run again, Libra is still there and only observes. To let it act instead, set max-mode again to what it was: kubectl libra mode --all lend|full|default")
 
 type step struct {
 	what string
