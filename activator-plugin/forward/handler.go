@@ -176,8 +176,9 @@ func (h *Handler) pass(w http.ResponseWriter, r *http.Request, to *peer) (done b
 				outcome = outcomeFailed
 			}
 			// The other activator answers for its pods, so an error means that the connection or the activator itself fails, unless the
-			// client's request is at fault.
-			if outcome != outcomeCancelled && asked && !body.failed.Load() {
+			// client's request is at fault: one that was not even sent may have too many headers.
+			reached := sent.Load() || outcome == outcomeUnreachable
+			if outcome != outcomeCancelled && asked && reached && !body.failed.Load() {
 				h.Activators.doubt(to, h.Clock.Now())
 			}
 			if outcome == outcomeUnreachable {

@@ -375,6 +375,36 @@ func TestWhoCannotBeReachedGetsNoMore(t *testing.T) {
 	}
 }
 
+// With what is added to it, a request may have more headers than the other activator takes. That says nothing of the other
+// activator, and anybody can send one.
+func TestTooManyHeadersCastNoDoubt(t *testing.T) {
+	c := newCluster(t)
+	c.start("b", nil, stay, func(http.ResponseWriter, *http.Request) {})
+	a := c.start("a", map[string]string{"b": "near"}, to("near"), fails(t))
+	// What a server takes, with the connection's own headers less what a client sends of its own accord.
+	const most, step = http.DefaultMaxHeaderBytes + 320, 16
+	failed := false
+	for size := most - 512; size < most && !failed; size += step {
+		req, err := http.NewRequest(http.MethodGet, a.URL, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("X-Large", strings.Repeat("a", size))
+		resp, err := clients(t)["h2c"].Do(req)
+		if err != nil {
+			break // this activator does not take it, either
+		}
+		resp.Body.Close()
+		failed = resp.StatusCode != http.StatusOK
+		if !a.Activators.reachable("near", a.clock.Now()) {
+			t.Fatalf("with %d bytes of headers, and the answer %d, the other activator is doubted", size, resp.StatusCode)
+		}
+	}
+	if !failed {
+		t.Error("no request was too large for the other activator alone")
+	}
+}
+
 func TestAnotherOfTheZoneIsTried(t *testing.T) {
 	c := newCluster(t)
 	c.start("b", nil, stay, fails(t)).Close()

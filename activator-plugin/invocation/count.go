@@ -2,6 +2,7 @@ package invocation
 
 import (
 	"maps"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -54,6 +55,7 @@ type counts struct {
 	mu         sync.RWMutex
 	byRevision map[types.NamespacedName]*count
 	pasts      map[pastKey]*past
+	asked      int64 // how often for a past
 }
 
 // count is that of one revision. A nil one counts nothing.
@@ -91,23 +93,38 @@ func (c *counts) of(revision *v1.Revision) *count {
 	return n
 }
 
-// pastOf returns the past for a key. At the bound it forgets another, whichever. The caller must hold mu.
+// pastOf returns the past for a key. At the bound it forgets the one that was not asked for the longest: a function that no
+// longer exists, or has another spec now. The caller must hold mu.
 func (c *counts) pastOf(key pastKey) *past {
-	if p := c.pasts[key]; p != nil {
-		return p
-	}
 	if c.pasts == nil {
 		c.pasts = map[pastKey]*past{}
 	}
-	if len(c.pasts) >= report.MaxFunctions {
-		for other := range c.pasts {
-			delete(c.pasts, other)
-			break
+	p := c.pasts[key]
+	if p == nil {
+		if len(c.pasts) >= report.MaxFunctions {
+			c.forgetPast()
+		}
+		p = new(past)
+		c.pasts[key] = p
+	}
+	c.asked++
+	p.asked = c.asked
+	return p
+}
+
+// forgetPast forgets a past, one that no revision is counted with if there is any.
+func (c *counts) forgetPast() {
+	for _, n := range c.byRevision {
+		n.past.asked = c.asked
+	}
+	var oldest pastKey
+	asked := int64(math.MaxInt64)
+	for key, p := range c.pasts {
+		if p.asked < asked {
+			oldest, asked = key, p.asked
 		}
 	}
-	p := new(past)
-	c.pasts[key] = p
-	return p
+	delete(c.pasts, oldest)
 }
 
 // began counts a request that was dispatched.

@@ -56,6 +56,8 @@ func TestInFlightIsBounded(t *testing.T) {
 		started bool
 	}{
 		{"of the process", func(l *lifecycle) { l.inFlight = maxInFlight }, revID, false},
+		{"of the namespace", func(l *lifecycle) { l.namespaces["ns"] = maxOfNamespace }, other, false},
+		{"of another namespace", func(l *lifecycle) { l.namespaces["other"] = maxOfNamespace }, other, true},
 		{"of the revision", func(l *lifecycle) { l.revisions[revID] = maxOfRevision }, revID, false},
 		{"of another revision", func(l *lifecycle) { l.revisions[revID] = maxOfRevision }, other, true},
 	} {

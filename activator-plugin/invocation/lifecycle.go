@@ -36,10 +36,11 @@ const (
 	refusedMost = 2 * pool.LeaseTTL
 
 	// maxInFlight bounds the memory for invocations in flight, and for ended ones while Redis is
-	// away: 18 KB each while it hangs. maxOfRevision leaves room for other revisions.
-	// Invocations beyond either bound join their pod's crowd.
-	maxInFlight   = 4096
-	maxOfRevision = 1024
+	// away: 18 KB each while it hangs. maxOfRevision leaves room for other revisions, and maxOfNamespace
+	// for other namespaces. Invocations beyond any of these bounds join their pod's crowd.
+	maxInFlight    = 4096
+	maxOfNamespace = maxInFlight / 2
+	maxOfRevision  = 1024
 )
 
 // lifecycle reports invocations to the pool: each has one Begin and then one End, both off the
@@ -62,11 +63,12 @@ type lifecycle struct {
 	refusals rate.Sometimes
 
 	mu sync.Mutex
-	// inFlight counts the invocations from their start until their End is answered. nodes and
-	// revisions count the same by node and by revision.
-	inFlight  int
-	nodes     map[string]int
-	revisions map[types.NamespacedName]int
+	// inFlight counts the invocations from their start until their End is answered. nodes, namespaces and
+	// revisions count the same by node, by namespace and by revision.
+	inFlight   int
+	nodes      map[string]int
+	namespaces map[string]int
+	revisions  map[types.NamespacedName]int
 	// idle says, by node, until when a pod there is an idle donor.
 	idle map[string]time.Time
 	// started is the Number of the last invocation to start. inPod has, by pod, the Numbers of
@@ -140,16 +142,17 @@ func newLifecycle(p pool.Pool, owner string, clk clock.WithTicker, logger *zap.S
 
 		refusals: rate.Sometimes{Interval: time.Minute},
 
-		nodes:     make(map[string]int),
-		idle:      make(map[string]time.Time),
-		inPod:     make(map[string][]int64),
-		unrenewed: make(map[string]bool),
-		silent:    make(map[string]error),
-		revisions: make(map[types.NamespacedName]int),
-		crowds:    make(map[string]*crowd),
-		lending:   make(map[string]int),
-		ending:    make(map[string]*flight),
-		lingering: make(map[string][]*lingering),
+		nodes:      make(map[string]int),
+		idle:       make(map[string]time.Time),
+		inPod:      make(map[string][]int64),
+		unrenewed:  make(map[string]bool),
+		silent:     make(map[string]error),
+		namespaces: make(map[string]int),
+		revisions:  make(map[types.NamespacedName]int),
+		crowds:     make(map[string]*crowd),
+		lending:    make(map[string]int),
+		ending:     make(map[string]*flight),
+		lingering:  make(map[string][]*lingering),
 	}
 }
 
@@ -158,7 +161,7 @@ func newLifecycle(p pool.Pool, owner string, clk clock.WithTicker, logger *zap.S
 func (l *lifecycle) start(rev types.NamespacedName, node string, inv pool.Invocation) *flight {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.inFlight >= maxInFlight || l.revisions[rev] >= maxOfRevision {
+	if l.inFlight >= maxInFlight || l.namespaces[rev.Namespace] >= maxOfNamespace || l.revisions[rev] >= maxOfRevision {
 		return nil
 	}
 	return l.startAnyway(rev, node, inv)
@@ -179,6 +182,7 @@ func (l *lifecycle) startAnyway(rev types.NamespacedName, node string, inv pool.
 
 	l.inFlight++
 	l.nodes[node]++
+	l.namespaces[rev.Namespace]++
 	l.revisions[rev]++
 	l.started++
 	f.inv.Number = l.started
@@ -410,6 +414,9 @@ func (f *flight) forget() {
 	}
 	if f.inv.IdleCPUMilli > 0 {
 		f.idle[f.node] = f.clock.Now().Add(pool.IdleMost)
+	}
+	if f.namespaces[f.rev.Namespace]--; f.namespaces[f.rev.Namespace] == 0 {
+		delete(f.namespaces, f.rev.Namespace)
 	}
 	if f.revisions[f.rev]--; f.revisions[f.rev] == 0 {
 		delete(f.revisions, f.rev)

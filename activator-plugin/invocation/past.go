@@ -28,6 +28,7 @@ const (
 // past is how long requests of a function took while it was only observed, by the size of their input. The mean of the
 // logarithms stands for a typical request: one that hung changes it little.
 type past struct {
+	asked  int64 // when a count was last made with it, in calls of pastOf
 	mu     sync.Mutex
 	bySize [pastSizes]struct {
 		n    int32

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
 	v1 "knative.dev/serving/pkg/apis/serving/v1"
 
 	"libra.dev/libra/pkg/api"
@@ -132,10 +133,20 @@ func TestSizeClasses(t *testing.T) {
 
 func TestPastsAreBounded(t *testing.T) {
 	var c counts
+	served, asked := pastKey{function: "served"}, pastKey{function: "asked for"}
+	kept := c.pastOf(served)
+	c.byRevision = map[types.NamespacedName]*count{revID: {past: kept}}
+	again := c.pastOf(asked)
 	for i := range report.MaxFunctions + 10 {
 		c.pastOf(pastKey{function: fmt.Sprint(i)})
+		if c.pastOf(asked) != again {
+			t.Fatal("The past that was asked for last is forgotten")
+		}
 	}
 	if len(c.pasts) != report.MaxFunctions {
 		t.Errorf("%d pasts are kept, want %d", len(c.pasts), report.MaxFunctions)
+	}
+	if c.pastOf(served) != kept {
+		t.Error("The past of a revision that is counted is forgotten")
 	}
 }

@@ -26,10 +26,10 @@ type Options struct {
 	Load func(q *placement.Query, c *placement.Candidate) (cpu float64, inFlight int)
 }
 
-// Compile makes a program of the policy of that name. An error aggregates a field.ErrorList of all that is wrong.
+// Compile makes a program of the policy of that name. An error says what is wrong, or the first of it.
 func Compile(name string, spec *v1alpha1.PlacementPolicySpec, nodes *Nodes, o Options) (*Program, error) {
 	if errs := Validate(name, spec); len(errs) > 0 {
-		return nil, errs.ToAggregate()
+		return nil, refusal(errs)
 	}
 	if o.Policy == nil {
 		o.Policy = named

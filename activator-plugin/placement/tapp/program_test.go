@@ -274,6 +274,28 @@ func TestADemandIsTakenOffOneNode(t *testing.T) {
 	})
 }
 
+// What is wrong with a policy is kept, logged and written to its status, and the policy's author may be nobody's friend.
+func TestRefusalsAreShort(t *testing.T) {
+	values := func(of string, count int) string {
+		all := make([]string, count)
+		for i := range all {
+			all[i] = fmt.Sprintf("%q", fmt.Sprint(of, i))
+		}
+		return strings.Join(all, ", ")
+	}
+	set := "{set: {matchExpressions: [{key: a, operator: In, values: [%s]}]}}"
+	for name, tc := range map[string]struct{ spec, want string }{
+		"many mistakes": {fmt.Sprintf("{blocks: [{workers: ["+set+"]}]}", values("a b", 64)), "and 54 more mistakes"},
+		"many values": {fmt.Sprintf("{blocks: [{workers: [%s]}]}", strings.Repeat(fmt.Sprintf(set, values("a b", 64))+", ", 16)+fmt.Sprintf(set, values("a", 1))),
+			"must have at most 1024 items"},
+	} {
+		_, err := Compile("tag", specIn(t, tc.spec), NewNodes(nil), Options{})
+		if err == nil || !strings.Contains(err.Error(), tc.want) || len(err.Error()) > 4096 {
+			t.Errorf("%s: %.4096v, want at most 4096 bytes that say %q", name, err, tc.want)
+		}
+	}
+}
+
 // Validate names everything that is wrong, each with its field. The tests of manifests check what the definition of the
 // object refuses, too.
 func TestValidateNamesTheField(t *testing.T) {

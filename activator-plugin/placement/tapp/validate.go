@@ -21,6 +21,10 @@ const (
 	maxWorkers = 64
 	maxOfSet   = 16 // labels, and requirements, of a set of nodes
 	maxValues  = 64
+	// maxValuesInAll bounds how long it takes to look at a policy, which happens again whenever nodes change.
+	maxValuesInAll = 1024
+	// mostTold is how many mistakes are told of at a time.
+	mostTold = 10
 	// maxConcurrent is more than is in flight on any node.
 	maxConcurrent = 1_000_000
 )
@@ -51,6 +55,10 @@ func Validate(name string, spec *v1alpha1.PlacementPolicySpec) field.ErrorList {
 		v.add(field.Invalid(root.Child("followup"), spec.Followup, "no other policy follows the policy default, want fail or nothing"))
 	}
 	blocks := root.Child("blocks")
+	if values := valuesOf(spec); values > maxValuesInAll {
+		v.add(field.TooMany(blocks, values, maxValuesInAll))
+		return v.errs
+	}
 	v.size(blocks, len(spec.Blocks), 1, maxBlocks)
 	workers := 0
 	for i := range spec.Blocks {
@@ -61,6 +69,31 @@ func Validate(name string, spec *v1alpha1.PlacementPolicySpec) field.ErrorList {
 		v.add(field.Invalid(blocks, workers, fmt.Sprintf("too many workers, want at most %d in all: a set is one, however many nodes it has", maxWorkers)))
 	}
 	return v.errs
+}
+
+// valuesOf counts the values of labels that a policy names.
+func valuesOf(spec *v1alpha1.PlacementPolicySpec) (values int) {
+	for i := range spec.Blocks {
+		for _, w := range spec.Blocks[i].Workers {
+			if w.Set == nil {
+				continue
+			}
+			values += len(w.Set.MatchLabels)
+			for _, e := range w.Set.MatchExpressions {
+				values += len(e.Values)
+			}
+		}
+	}
+	return values
+}
+
+// refusal makes one error of mistakes. It is kept, logged and written to the policy's status, so it names only the first few.
+func refusal(errs field.ErrorList) error {
+	told := errs[:min(len(errs), mostTold)].ToAggregate()
+	if more := len(errs) - mostTold; more > 0 {
+		return fmt.Errorf("%w, and %d more mistakes", told, more)
+	}
+	return told
 }
 
 type validator struct{ errs field.ErrorList }
