@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -39,7 +40,12 @@ type Live struct {
 
 	mu        sync.Mutex
 	listeners []func()
+	toldAt    time.Time // when the listeners were called last
+	telling   bool      // they are about to be called
 }
+
+// namespacesEvery is the least time between two calls of the listeners for changes of namespaces' policies.
+const namespacesEvery = time.Second
 
 // watch is how one kind of object that settings are in is watched.
 type watch struct {
@@ -263,6 +269,28 @@ func (l *Live) removeSource(of *sync.Map) func(any) {
 func (l *Live) changed() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.tell()
+}
+
+// changedInNamespace is changed for what the admins of a namespace may edit again and again: for each call, every part
+// looks at all of its nodes and pods.
+func (l *Live) changedInNamespace() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	wait := namespacesEvery - time.Since(l.toldAt)
+	switch {
+	case l.telling:
+	case wait <= 0:
+		l.tell()
+	default:
+		l.telling = true
+		time.AfterFunc(wait, l.changed)
+	}
+}
+
+// tell calls the listeners. The caller holds mu.
+func (l *Live) tell() {
+	l.toldAt, l.telling = time.Now(), false
 	for _, f := range l.listeners {
 		f()
 	}

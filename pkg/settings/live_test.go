@@ -272,6 +272,32 @@ func TestLiveSources(t *testing.T) {
 	})
 }
 
+// The admins of a namespace may edit their policy as often as they like, and each call of a listener is much work.
+func TestEditsInNamespacesAreToldTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		calls := 0
+		l := &Live{listeners: []func(){func() { calls++ }}}
+		for range 50 {
+			l.changedInNamespace()
+			time.Sleep(namespacesEvery / 50)
+			synctest.Wait()
+		}
+		if calls != 2 {
+			t.Errorf("listeners are called %d times in a second of edits, want for the first and for the last", calls)
+		}
+		l.changedInNamespace()
+		l.changed()
+		if calls != 3 {
+			t.Error("a change of the whole cluster waits for a namespace's")
+		}
+		time.Sleep(namespacesEvery)
+		synctest.Wait()
+		if calls < 4 {
+			t.Error("the last edit is not told of")
+		}
+	})
+}
+
 func TestOnChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := follow(t, configMap(map[string]string{"mode": "full"}), &corev1.Node{ObjectMeta: labelled("n", "owners")})

@@ -258,7 +258,7 @@ func (l *Live) setPolicy(obj any) {
 		return
 	}
 	l.policies.byNamespace.Store(object.GetNamespace(), &p)
-	l.changed()
+	l.changedInNamespace()
 }
 
 // setDefault stores the cluster's default. If it cannot be read, the last one that could be holds, with the lower maxMode
@@ -301,8 +301,9 @@ func (l *Live) removePolicy(obj any) {
 		l.policies.byDefault.Store(nil)
 		l.policies.lastRead = nil
 		l.policies.partly.Store(false)
+		l.changed()
 	} else {
 		l.policies.byNamespace.Delete(object.GetNamespace())
+		l.changedInNamespace()
 	}
-	l.changed()
 }
