@@ -5,6 +5,7 @@ package forward
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -36,6 +37,9 @@ const (
 	// maxTries is how many other activators are tried before the request is served here. Each try costs at most the time that
 	// connecting may take.
 	maxTries = 3
+	// mostHeaders is how many bytes of headers, as HTTP/2 counts them, a request that is passed on may have. With what is added
+	// on the way, the other activator might take no more, and would close the connection, on which are others' requests, too.
+	mostHeaders = http.DefaultMaxHeaderBytes - 4096
 	// answerMargin is how much longer than the other activator this one waits for the response to begin.
 	answerMargin = 5 * time.Second
 
@@ -115,10 +119,28 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if to == nil {
 			continue
 		}
+		if headersOf(r) > mostHeaders {
+			to.release()
+			h.metrics.onForward(zone, outcomeFailed)
+			http.Error(w, fmt.Sprintf("the headers have more than %d bytes, too many to pass the request on to another activator", mostHeaders), http.StatusRequestHeaderFieldsTooLarge)
+			return
+		}
 		if h.pass(w, r, to) {
 			return
 		}
 	}
+}
+
+// headersOf returns the size of a request's header list (RFC 9113, section 6.5.2).
+func headersOf(r *http.Request) int {
+	const perField = 32
+	size := len(r.Method) + len(r.RequestURI) + len(r.Host) + 4*perField
+	for name, values := range r.Header {
+		for _, value := range values {
+			size += len(name) + len(value) + perField
+		}
+	}
+	return size
 }
 
 // noteLacking counts and logs the zones to which a request could not be passed on.
@@ -176,9 +198,8 @@ func (h *Handler) pass(w http.ResponseWriter, r *http.Request, to *peer) (done b
 				outcome = outcomeFailed
 			}
 			// The other activator answers for its pods, so an error means that the connection or the activator itself fails, unless the
-			// client's request is at fault: one that was not even sent may have too many headers.
-			reached := sent.Load() || outcome == outcomeUnreachable
-			if outcome != outcomeCancelled && asked && reached && !body.failed.Load() {
+			// client's request is at fault.
+			if outcome != outcomeCancelled && asked && !body.failed.Load() {
 				h.Activators.doubt(to, h.Clock.Now())
 			}
 			if outcome == outcomeUnreachable {

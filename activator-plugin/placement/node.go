@@ -10,6 +10,13 @@ type NodeID uint16
 // When many have come and gone, later ones cost a look-up.
 const maxNodeIDs = 1<<14 - 1
 
+// KnownNodeID returns the ID of a name, or 0 if it has none yet. It is for names that need not be those of nodes.
+func KnownNodeID(name string) NodeID {
+	nodeIDs.mu.RLock()
+	defer nodeIDs.mu.RUnlock()
+	return nodeIDs.of[name]
+}
+
 // nodeNames assigns IDs to names.
 type nodeNames struct {
 	mu sync.RWMutex

@@ -194,20 +194,22 @@ func (c *compiler) addMemberships() {
 	c.addIDs(of)
 }
 
-// addIDs indexes the memberships by NodeID. Nothing is known about an ID that none of the nodes here has.
+// addIDs indexes the memberships by NodeID. Nothing is known about an ID that none of the nodes here has. Names of nodes that
+// are not there may be anything. They get no ID here, and come last: an ID that one gets from now on is beyond the index.
 func (c *compiler) addIDs(unknown uint64) {
-	add := func(name string, at int32) {
-		id := placement.NodeIDOf(name)
+	add := func(id placement.NodeID, at int32) {
 		for int(id) >= len(c.byID) {
 			c.byID, c.atID = append(c.byID, unknown), append(c.atID, int32(len(c.memberships)-1))
 		}
 		c.byID[id], c.atID[id] = c.memberships[at], at
 	}
 	for name, at := range c.nodes.index {
-		add(name, at)
+		add(placement.NodeIDOf(name), at)
 	}
 	for name, at := range c.absent {
-		add(name, at)
+		if id := placement.KnownNodeID(name); id != 0 {
+			add(id, at)
+		}
 	}
 }
 

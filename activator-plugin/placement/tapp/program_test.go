@@ -296,6 +296,22 @@ func TestRefusalsAreShort(t *testing.T) {
 	}
 }
 
+// Whoever writes policies can name as many nodes as they like. IDs are for nodes.
+func TestNodesThatAreNotThereGetNoID(t *testing.T) {
+	p := compiled(t, "{blocks: [{workers: [{node: is-coming}]}]}", []Node{{Name: "is-there"}}, Options{})
+	if placement.KnownNodeID("is-there") == 0 || placement.KnownNodeID("is-coming") != 0 {
+		t.Error("a node that is there has no ID, or another has one")
+	}
+	c := placement.NewCandidate(&placement.Target{Node: "is-coming"}, nil)
+	if p.WorkersOf(&c) != 1 {
+		t.Error("a pod on a node that has come since is not found among the workers")
+	}
+	later := compiled(t, "{blocks: [{workers: [{node: is-coming}]}]}", []Node{{Name: "is-there"}, {Name: "another"}}, Options{})
+	if later.WorkersOf(&c) != 1 {
+		t.Error("a pod on a node that had an ID before is not found among the workers")
+	}
+}
+
 // Validate names everything that is wrong, each with its field. The tests of manifests check what the definition of the
 // object refuses, too.
 func TestValidateNamesTheField(t *testing.T) {
