@@ -221,7 +221,7 @@ func (p *Pods) noteServed(t target) {
 	defer p.mu.Unlock()
 	// forget runs after the deletion from the store, so what is noted of a pod in the store is
 	// forgotten with it.
-	if _, exists, err := p.informer.GetStore().GetByKey(t.pod); err == nil && exists {
+	if _, exists, err := p.informer.GetStore().GetByKey(t.pod); err == nil && exists && p.served[t.pod].container != t.container {
 		p.served[t.pod] = served{t.container, newSamples(), &untold{}, &atomic.Bool{}}
 	}
 }

@@ -1,6 +1,9 @@
 package placement
 
-import "sync"
+import (
+	"iter"
+	"sync"
+)
 
 // NodeID stands for a node's name. No two names share one. It is 0 for a name that has none: then look up the
 // name itself.
@@ -10,11 +13,17 @@ type NodeID uint16
 // When many have come and gone, later ones cost a look-up.
 const maxNodeIDs = 1<<14 - 1
 
-// KnownNodeID returns the ID of a name, or 0 if it has none yet. It is for names that need not be those of nodes.
-func KnownNodeID(name string) NodeID {
+// KnownNodeIDs returns the IDs, by name, of those that have one now. It is for names that need not be those of nodes.
+func KnownNodeIDs(names iter.Seq[string]) map[string]NodeID {
 	nodeIDs.mu.RLock()
 	defer nodeIDs.mu.RUnlock()
-	return nodeIDs.of[name]
+	known := map[string]NodeID{}
+	for name := range names {
+		if id := nodeIDs.of[name]; id != 0 {
+			known[name] = id
+		}
+	}
+	return known
 }
 
 // nodeNames assigns IDs to names.

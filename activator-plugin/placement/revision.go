@@ -147,12 +147,18 @@ func (r *Revision) countReady(was, is bool) {
 	}
 }
 
-// forgetIPs removes the pod's addresses, except any that belong to another pod by now. The caller
-// holds mu.
+// forgetIPs removes the pod's addresses, except any that belong to another pod by now. One that another pod has, too, goes
+// to that one. The caller holds mu.
 func (r *Revision) forgetIPs(p *pod) {
 	for _, ip := range p.IPs {
-		if r.byIP[ip] == p {
-			delete(r.byIP, ip)
+		if r.byIP[ip] != p {
+			continue
+		}
+		delete(r.byIP, ip)
+		for _, other := range r.pods {
+			if other != p && slices.Contains(other.IPs, ip) && (r.byIP[ip] == nil || other.Ready) {
+				r.byIP[ip] = other
+			}
 		}
 	}
 }

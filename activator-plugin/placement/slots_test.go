@@ -286,6 +286,25 @@ func TestNothingIsLeftOfARevision(t *testing.T) {
 	}
 }
 
+// A pod of a lost node may be reported ready once more, with an address that another pod has by now.
+func TestAnAddressGoesBackToWhoHasIt(t *testing.T) {
+	s := NewSlots(nil, nil)
+	lost, has := readyPod(0, "a"), readyPod(1, "b")
+	has.IPs = lost.IPs
+	s.SetPod(revID, lost)
+	s.SetPod(revID, has)
+	unready := lost
+	unready.Ready = false
+	s.SetPod(revID, unready)
+	s.SetPod(revID, lost)
+	s.RemovePod(revID, lost.Name)
+	c := s.Of(revID, 1).Take(dest(0), Ask{Policy: last, Now: now})
+	if c.pod.Name != has.Name {
+		t.Errorf("the request to its address is counted on %q, want on %q", c.pod.Name, has.Name)
+	}
+	c.Release()
+}
+
 // A pod is known even if it comes while the last request to a revision without pods ends.
 func TestAPodComesAsARevisionIsForgotten(t *testing.T) {
 	for range 10_000 {

@@ -157,7 +157,7 @@ func (l *link) revoke(ctx context.Context) (failed error) {
 			}
 			l.metrics.redisFailed(ctx, "safeguard")
 		}
-		l.strikes.put(pod, idle)
+		l.strikes.putBack(pod, idle)
 	}
 	return failed
 }
@@ -207,6 +207,16 @@ func (p *pending[T]) put(pod string, v T) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.byPod[pod] = v
+	signal(p.some)
+}
+
+// putBack is put for a value that was taken: a later one stays.
+func (p *pending[T]) putBack(pod string, v T) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if _, later := p.byPod[pod]; !later {
+		p.byPod[pod] = v
+	}
 	signal(p.some)
 }
 

@@ -90,11 +90,15 @@ func TestNoStrikeWaitsForAsks(t *testing.T) {
 // lostPool answers no safeguard.
 type lostPool struct {
 	noPool
-	called int
+	called    int
+	meanwhile func()
 }
 
 func (p *lostPool) Safeguard(context.Context, string, string, bool) (int64, error) {
 	p.called++
+	if p.meanwhile != nil {
+		p.meanwhile()
+	}
 	return 0, errors.New("away")
 }
 
@@ -118,6 +122,25 @@ func TestStrikesStayPending(t *testing.T) {
 		t.Errorf("%d failed calls are counted, want 1", n)
 	}
 	if diff := cmp.Diff(want, l.strikes.take()); diff != "" {
+		t.Errorf("pending (-want +got):\n%s", diff)
+	}
+}
+
+// A strike that could not be sent is not put back over a later one: the pool would take it for one against a pod that is
+// idle no more.
+func TestAStrikeThatFailsLeavesALaterOne(t *testing.T) {
+	m, err := newMetrics(sdkmetric.NewMeterProvider())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &lostPool{}
+	l := newLink(clock.RealClock{}, p, node, m)
+	l.strikes.put("default/a", true)
+	p.meanwhile = func() { l.strikes.put("default/a", false) }
+	if err := l.revoke(t.Context()); err == nil {
+		t.Error("no error")
+	}
+	if diff := cmp.Diff(map[string]bool{"default/a": false}, l.strikes.take()); diff != "" {
 		t.Errorf("pending (-want +got):\n%s", diff)
 	}
 }

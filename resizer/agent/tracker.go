@@ -43,6 +43,8 @@ import (
 const (
 	// retryMost is the longest wait before a pod that could not be looked at is tried again.
 	retryMost = 5 * time.Second
+	// podsAtOnce is how many pods are looked at at a time. A pod whose Revision cannot be read takes long.
+	podsAtOnce = 8
 	// cacheSyncMost is how long an agent waits for the API server when it starts. Without it, the agent does what it can,
 	// and another start would bring it no nearer.
 	cacheSyncMost = 24 * time.Hour
@@ -98,7 +100,7 @@ func (t *Tracker) Register(mgr manager.Manager) error {
 		return err
 	}
 	return builder.ControllerManagedBy(mgr).Named("tracker").For(&corev1.Pod{}).
-		WithOptions(controller.Options{RateLimiter: retries(), CacheSyncTimeout: cacheSyncMost}).
+		WithOptions(controller.Options{RateLimiter: retries(), CacheSyncTimeout: cacheSyncMost, MaxConcurrentReconciles: podsAtOnce}).
 		WatchesRawSource(source.Func(t.followSettings)).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(t.allPods), builder.WithPredicates(predicate.Funcs{UpdateFunc: ceiling.MayChange})).
 		Complete(t)

@@ -32,7 +32,7 @@ const (
 type agentWatch struct {
 	state agentState
 	since time.Time // when the state began
-	seen  bool      // it was ready once
+	seen  bool      // one has worked here
 }
 
 // agentState says what to do because of an agent.
@@ -58,6 +58,7 @@ func (c *Controller) watchAgent(ctx context.Context, n *node) error {
 	ready := slices.ContainsFunc(agents.Items, func(pod corev1.Pod) bool { return api.PodReady(&pod) })
 	c.metrics.silent(n.name, !ready)
 	now, a := c.clock.Now(), &n.agent
+	a.seen = a.seen || ready || n.loans.agent // an agent works before it is ready, and may never be
 	switch {
 	case ready && a.state != agentReady:
 		*a = agentWatch{agentReady, now, true}
@@ -74,7 +75,8 @@ func (c *Controller) watchAgent(ctx context.Context, n *node) error {
 			// A pod made since this process began, and before any agent came, has a cgroup that
 			// only the kubelet has written.
 			older := !m.pod.CreationTimestamp.After(c.started.Add(startSlack))
-			if m.leftAlone == "" && (a.seen || older) && c.mayHaveChanged(m) {
+			leftAlone := m.leftAlone != "" && m.unreadSince.IsZero() // what is owed may only be read later
+			if !leftAlone && (a.seen || older) && c.mayHaveChanged(m) {
 				m.repair.begin(slices.Contains(n.loans.raised, m.name))
 				repaired++
 			}
@@ -87,9 +89,9 @@ func (c *Controller) watchAgent(ctx context.Context, n *node) error {
 }
 
 // mayHaveChanged reports whether an agent may have changed the pod. In mode observe it has not,
-// unless the mode was more before.
+// unless the mode was more before. This is asked once, so settings that are not known may be anything.
 func (c *Controller) mayHaveChanged(m *managedPod) bool {
-	return c.live.For(m.pod.Namespace).ModeOf(m.pod.Annotations) != api.ModeObserve || m.unobserved || actuate.Resized(m.pod)
+	return !c.live.Synced() || c.live.For(m.pod.Namespace).ModeOf(m.pod.Annotations) != api.ModeObserve || m.unobserved || actuate.Resized(m.pod)
 }
 
 // untilRepair returns how long until the agent must be looked at again.

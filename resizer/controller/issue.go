@@ -106,14 +106,14 @@ func (c *Controller) resize(ctx context.Context, n *node, r resize, asOf time.Ti
 		err = fmt.Errorf("%v was stored in its place, perhaps by a mutating webhook", stored)
 		m.pod, m.asked = keepPod(patched), stored
 		c.refused(log, r, from, err, now)
-	case apierrors.IsConflict(err), apierrors.IsNotFound(err), otherUID(err):
+	case apierrors.IsConflict(err), noSuchPod(err), otherUID(err):
 		result = resultConflict
 		// The cache will soon show the change, unless it no longer shows the pod.
-		if m.standing == departed || apierrors.IsNotFound(err) {
+		if m.standing == departed || noSuchPod(err) {
 			m.standing = gone
 		}
 		m.backOff(r, now)
-	case apierrors.IsInvalid(err), apierrors.IsForbidden(err), apierrors.IsBadRequest(err):
+	case apierrors.IsInvalid(err), apierrors.IsForbidden(err), apierrors.IsBadRequest(err), apierrors.IsNotFound(err):
 		result = resultRefused
 		c.refused(log, r, from, err, now)
 	default:
@@ -144,6 +144,13 @@ func (c *Controller) tellRefused(r resize, err error) {
 		return
 	}
 	refusedEvent(m.pod, r, err).record(c.recorder)
+}
+
+// noSuchPod reports whether the pod is not there. An API server that serves no pods/resize says "not found", too, but of no
+// object.
+func noSuchPod(err error) bool {
+	var status apierrors.APIStatus
+	return apierrors.IsNotFound(err) && errors.As(err, &status) && status.Status().Details != nil && status.Status().Details.Name != ""
 }
 
 // otherUID reports whether the pod's name belongs to another pod by now.

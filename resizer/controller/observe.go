@@ -97,7 +97,7 @@ func (c *Controller) notice(ctx context.Context, n *node, now time.Time) {
 		if took, ok := m.tookEffect(now); ok {
 			c.metrics.inForce(ctx, took)
 		}
-		if m.arrived() && m.asked.MemoryBytes > m.owed.MemoryBytes {
+		if m.arrived() && m.asked.MemoryBytes > m.owed.MemoryBytes && m.asked.MemoryBytes >= m.memory.refusedBytes {
 			m.memory.refusal.Reset()
 		} else if m.arrived() {
 			m.memory.keeping.Reset()

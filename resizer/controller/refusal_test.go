@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"errors"
+	"net/http"
 	"slices"
 	"testing"
 	"time"
@@ -54,6 +55,35 @@ func TestRefusedMemory(t *testing.T) {
 	h.expect("p 500m/384Mi")
 	if got := h.total("libra.resizer.resizes", resultKey.String(resultRefused)); got != 4 {
 		t.Errorf("%v refused resizes, want 4", got)
+	}
+}
+
+// That less is in force says nothing about more.
+func TestMoreIsRefusedLessAndLessOften(t *testing.T) {
+	h := newHarness(t, testRevision(owed), testPod("p", owed))
+	h.pool.pods = lends(64, "p")
+	h.expect("p 500m/320Mi")
+	h.kubelet()
+	h.pool.pods = lends(128, "p")
+	h.patchErr = forbidden("p")
+	before := h.attempts
+	h.follow(time.Minute)
+	if got := h.attempts - before; got > 4 {
+		t.Errorf("%d attempts in a minute, want them after 5, 10 and 20 s", got)
+	}
+	if diff := cmp.Diff([]string{"LibraResizeRefused"}, h.reasons()); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
+	}
+}
+
+// An API server that serves no resizes does not say so of the pod.
+func TestAnAPIServerWithoutResizes(t *testing.T) {
+	h := newHarness(t, testRevision(owed), testPod("p", owed))
+	h.pool.pods = lends(64, "p")
+	h.patchErr = apierrors.NewGenericServerResponse(http.StatusNotFound, "patch", schema.GroupResource{Resource: "pods"}, "", "the server could not find the requested resource", 0, true)
+	h.expect()
+	if diff := cmp.Diff([]string{"LibraResizeRefused"}, h.reasons()); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
 	}
 }
 

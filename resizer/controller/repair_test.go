@@ -13,6 +13,7 @@ import (
 
 	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
+	"libra.dev/libra/pkg/settings"
 )
 
 var aRepair = []string{"p 501m/256Mi", "p 500m/256Mi"}
@@ -151,6 +152,44 @@ func TestRepairAfterAnAgentThatWasNeverReady(t *testing.T) {
 	if diff := cmp.Diff(aRepair, h.follow(time.Hour)); diff != "" {
 		t.Errorf("patches after another agent (-want +got):\n%s", diff)
 	}
+}
+
+// On a node that has nothing of a former agent's, an agent may work and end before it is ever ready.
+func TestRepairAfterTheFirstAgentWasNeverReady(t *testing.T) {
+	h := newHarness(t, testRevision(owed), testPod("p", owed))
+	h.agent(false)
+	h.pool.silent = false
+	h.expect()
+	h.pool.silent = true
+	if diff := cmp.Diff(aRepair, h.follow(time.Hour)); diff != "" {
+		t.Errorf("patches (-want +got):\n%s", diff)
+	}
+}
+
+// What an agent may have left behind is decided once. What is not known then may be anything.
+func TestRepairBeforeEverythingIsRead(t *testing.T) {
+	t.Run("settings", func(t *testing.T) {
+		h := newHarness(t, testRevision(owed), testPod("p", owed, old))
+		full := h.following.now
+		h.following.unsynced, h.following.now = true, settings.Absent
+		h.agent(false)
+		got := h.follow(livePatience + 2*repairAfter)
+		h.following.unsynced, h.following.now = false, full
+		if diff := cmp.Diff(aRepair, append(got, h.follow(time.Minute)...)); diff != "" {
+			t.Errorf("patches (-want +got):\n%s", diff)
+		}
+	})
+	t.Run("the Revision", func(t *testing.T) {
+		h := newHarness(t, testPod("p", owed, old))
+		h.agent(false)
+		got := h.follow(2 * repairAfter)
+		if err := h.kube.Create(t.Context(), testRevision(owed)); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(aRepair, append(got, h.follow(time.Minute)...)); diff != "" {
+			t.Errorf("patches (-want +got):\n%s", diff)
+		}
+	})
 }
 
 // A pod without a CPU limit has nothing that is the agent's.

@@ -2,6 +2,7 @@ package tapp
 
 import (
 	"cmp"
+	"maps"
 	"math"
 
 	"k8s.io/apimachinery/pkg/labels"
@@ -206,10 +207,8 @@ func (c *compiler) addIDs(unknown uint64) {
 	for name, at := range c.nodes.index {
 		add(placement.NodeIDOf(name), at)
 	}
-	for name, at := range c.absent {
-		if id := placement.KnownNodeID(name); id != 0 {
-			add(id, at)
-		}
+	for name, id := range placement.KnownNodeIDs(maps.Keys(c.absent)) {
+		add(id, c.absent[name])
 	}
 }
 

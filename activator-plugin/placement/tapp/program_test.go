@@ -299,7 +299,7 @@ func TestRefusalsAreShort(t *testing.T) {
 // Whoever writes policies can name as many nodes as they like. IDs are for nodes.
 func TestNodesThatAreNotThereGetNoID(t *testing.T) {
 	p := compiled(t, "{blocks: [{workers: [{node: is-coming}]}]}", []Node{{Name: "is-there"}}, Options{})
-	if placement.KnownNodeID("is-there") == 0 || placement.KnownNodeID("is-coming") != 0 {
+	if known := placement.KnownNodeIDs(slices.Values([]string{"is-there", "is-coming"})); len(known) != 1 || known["is-there"] == 0 {
 		t.Error("a node that is there has no ID, or another has one")
 	}
 	c := placement.NewCandidate(&placement.Target{Node: "is-coming"}, nil)

@@ -152,8 +152,11 @@ func (r *reporter) writeOrRetry(ctx context.Context, of key) {
 			r.queue.AddAfter(of, recheck+rand.N(recheck))
 		}
 		r.mu.Lock()
+		defer r.mu.Unlock()
 		r.written[of] = o
-		r.mu.Unlock()
+		if now, ok := r.reports[of]; ok && !o.equal(now) {
+			r.queue.Add(of) // it was reported while this was being written, and compared with what was written before
+		}
 		return
 	case apierrors.IsConflict(err):
 	case r.warned.First(err.Error()):

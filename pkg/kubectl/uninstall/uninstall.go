@@ -56,6 +56,8 @@ func (u Uninstall) Run(ctx context.Context) error {
 		{"wait until every pod has what it is owed", u.awaitWhole},
 		{"restore the stock activator", activator.Remove},
 		{"wait until Libra's activators have finished their requests", u.awaitActivators},
+		// The resizer may have heard only meanwhile that it is to change nothing.
+		{"look again whether every pod has what it is owed", u.awaitWhole},
 		{"remove the resizer", u.remover(&appsv1.Deployment{}, settings.Namespace, settings.Resizer)},
 		{"remove the agents, and their files on the nodes", u.remover(&appsv1.DaemonSet{}, settings.AgentNamespace, settings.Agent)},
 		{"remove the namespace of the agents", u.remover(&corev1.Namespace{}, "", settings.AgentNamespace)},
