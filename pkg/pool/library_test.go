@@ -7,7 +7,7 @@ import (
 )
 
 // textOfThisLibrary is the hash of what is in lua in the version thisLibrary.
-const textOfThisLibrary = "5735d21bdbeaddeedd99e6dc1ebbabafacd703e7f10578e185b6d7a8d5c2d03e"
+const textOfThisLibrary = "bd07ba2dced769d789f8e677cf70981244800d1ae3352fe6c80a630fe60af781"
 
 // Parts of two releases share a Redis while one is upgraded to the other. With another text under the same version, one
 // would call the other's functions.

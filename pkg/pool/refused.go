@@ -15,7 +15,7 @@ import (
 // none of these, because the next call loads the library again.
 func Refused(err error) bool {
 	var none *invalid
-	return redis.IsAuthError(err) || redis.IsPermissionError(err) || redis.HasErrorPrefix(err, "unknown command") ||
+	return redis.IsAuthError(err) || redisconn.NotPermitted(err) || redis.HasErrorPrefix(err, "unknown command") ||
 		redisconn.Unusable(err) || errors.As(err, &none)
 }
 

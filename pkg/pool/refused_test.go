@@ -32,6 +32,9 @@ func TestRefusedCalls(t *testing.T) {
 		{name: "no permission to load", setUp: func(ctx context.Context, admin *redis.Client) error {
 			return admin.Do(ctx, "acl", "setuser", "default", "-function").Err()
 		}, refused: true},
+		{name: "no permission for what a function does", setUp: func(ctx context.Context, admin *redis.Client) error {
+			return admin.Do(ctx, "acl", "setuser", "default", "-zadd").Err()
+		}, refused: true},
 		{name: "a Redis without functions", options: []string{"--rename-command", "FCALL", ""}, refused: true},
 		{name: "no function", setUp: func(ctx context.Context, admin *redis.Client) error {
 			return admin.FunctionFlush(ctx).Err()
@@ -64,6 +67,34 @@ func TestRefusedCalls(t *testing.T) {
 				t.Errorf("Refused(%v) = %t, want %t", err, Refused(err), tc.refused)
 			}
 		})
+	}
+}
+
+// A part that has another's user does not undo what the others have done.
+func TestARefusalInAFunctionLeavesTheNodeAsItIs(t *testing.T) {
+	addr := redistest.StartServer(t).Addr
+	admin := redis.NewClient(&redis.Options{Addr: addr})
+	defer admin.Close()
+	all := newRedis(t, addr)
+	epochOf := func() string {
+		state, err := all.Read(t.Context(), "node")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return state.Epoch
+	}
+	before := epochOf()
+	for _, right := range []string{"zadd", "xadd"} {
+		if err := admin.Do(t.Context(), "acl", "setuser", "default", "+@all", "-"+right).Err(); err != nil {
+			t.Fatal(err)
+		}
+		inv := Invocation{ID: right, Pod: "default/a", Domain: "default", Function: "default/f", Owner: "activator", Concurrency: 1, Ranked: true}
+		if _, err := all.Begin(t.Context(), "node", inv); !Refused(err) {
+			t.Errorf("without %s: Begin() = %v, want a refusal", right, err)
+		}
+		if now := epochOf(); now != before {
+			t.Errorf("after a refusal of %s the node is at the epoch %s, want %s", right, now, before)
+		}
 	}
 }
 

@@ -91,6 +91,12 @@ func (e explainer) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 // settings. The errors of a client's commands have it already.
 func (s Server) Explain(err error) error { return s.explain("hello", err) }
 
+// NotPermitted says whether Redis refused a command because the user has no right to it, on its own or in a function.
+func NotPermitted(err error) bool {
+	return redis.IsPermissionError(err) ||
+		redis.HasErrorPrefix(err, "The user executing the script can't") || redis.HasErrorPrefix(err, "ACL failure in script")
+}
+
 // explain adds what to look at to the error of a command that failed because of the settings.
 func (s Server) explain(command string, err error) error {
 	switch {
@@ -101,7 +107,7 @@ func (s Server) explain(command string, err error) error {
 		return about(err, "%s, whose files %s and %s are missing or empty", s.setCredentials(), usernameFile, passwordFile)
 	case redis.HasErrorPrefix(err, "WRONGPASS"):
 		return about(err, "%s, with the user %s: want a user that Redis has, and its password in the file %s", s.setCredentials(), s.user(), passwordFile)
-	case redis.IsPermissionError(err):
+	case NotPermitted(err):
 		return about(err, "%s, with the user %s: want a user with the rights that manifests/components/redis-auth/users.acl gives this part",
 			s.setCredentials(), s.user())
 	// HELLO is the first command on a connection.

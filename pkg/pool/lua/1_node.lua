@@ -239,10 +239,12 @@ local function mark(node)
   if at and at <= node.now and node.now < at + MARK_EVERY_MS then
     return
   end
+  -- What was done so far is whole. If the caller may not do more, the node need not be made anew.
+  node.busy = false
   if call('ZADD', key, node.now, VERSION) == 1 then -- the key may be new
     call('PEXPIRE', key, RETENTION_MS)
   end
-  node.marked_at = node.now
+  node.marked_at, node.busy = node.now, true
 end
 
 -- The longest that a request which the pool has lost sight of is taken to run on.
@@ -350,6 +352,10 @@ end
 -- which something lapsed, and the one in node.woken. A ranked Begin gets its own event when there
 -- is no intent; otherwise the intent names its pod.
 local function close_node(node)
+  if node.touched then
+    note_change(node)
+  end
+  node.busy = false -- streams only wake readers, and a caller that may not append must not undo what was done
   local pods, ranked, borrows_memory = nil, node.ranked, false
   if node.moved then
     pods = {node.woken}
@@ -376,8 +382,4 @@ local function close_node(node)
   if borrows_memory then
     publish_memory(node)
   end
-  if node.touched then
-    note_change(node)
-  end
-  node.busy = false
 end
