@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.opentelemetry.io/otel/metric"
@@ -93,6 +94,7 @@ type Controller struct {
 	metrics  *metrics
 	tracer   trace.Tracer
 	follower Follower
+	deaf     atomic.Bool // the follower does not hear of changes
 
 	mu      sync.Mutex
 	queue   workqueue.TypedRateLimitingInterface[reconcile.Request] // nil until started
@@ -233,6 +235,9 @@ func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (ctrl
 	c.notice(ctx, n, now)
 	resizes, next := n.plan(now)
 	next = min(next, c.issue(ctx, n, resizes, now))
+	if c.deaf.Load() {
+		next = min(next, tick) // a container that needs memory waits for ten seconds
+	}
 	return ctrl.Result{RequeueAfter: max(heldTick, next)}, nil
 }
 

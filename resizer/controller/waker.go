@@ -61,7 +61,9 @@ func (c *Controller) followMemory(ctx context.Context) {
 			if retry.Failing() {
 				log.V(1).Info("still could not follow changes of borrowed and needed memory", "error", err.Error())
 			} else {
-				log.Error(err, "could not follow changes of borrowed and needed memory; looking at nodes periodically meanwhile", "every", resync)
+				log.Error(err, "could not follow changes of borrowed and needed memory; looking at all nodes meanwhile", "every", tick)
+				c.deaf.Store(true)
+				c.wakeAll()
 			}
 			backoff.Pause(ctx, c.clock, retry.Next())
 			continue
@@ -74,5 +76,6 @@ func (c *Controller) followMemory(ctx context.Context) {
 			c.wake(node)
 		}
 		retry.Reset()
+		c.deaf.Store(false)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/go-logr/logr/funcr"
 	"k8s.io/client-go/util/workqueue"
@@ -65,15 +66,33 @@ func TestWaker(t *testing.T) {
 	script <- heard{node: "n2"}
 	woken("n2")
 	script <- heard{err: errors.New("away")}
+	woken("n1", "n2") // to be looked at again and again
+	if !c.deaf.Load() {
+		t.Error("without a word of changes, nodes are looked at as if there were none")
+	}
 	script <- heard{err: errors.New("away")}
 	script <- heard{} // any may have been missed
 	woken("n1", "n2")
 	script <- heard{node: "n1"}
 	woken("n1")
+	if c.deaf.Load() {
+		t.Error("nodes are looked at again and again although changes are followed")
+	}
 	if queue.Len() != 0 {
 		t.Errorf("%d nodes were woken beside", queue.Len())
 	}
 	if len(lines) != 2 {
 		t.Errorf("logged %d lines, want that Redis was lost and that it is back", len(lines))
+	}
+}
+
+// While nobody tells of changes, a container that needs memory must not wait until the node would be looked at anyway.
+func TestNodesAreLookedAtOftenWhileChangesAreNotHeard(t *testing.T) {
+	h := newHarness(t, testRevision(owed), testPod("p", owed))
+	for deaf, want := range map[bool]time.Duration{false: resync, true: tick} {
+		h.deaf.Store(deaf)
+		if _, again := h.reconcileResult(); again != want {
+			t.Errorf("with changes not heard: %v, the node is looked at after %v, want %v", deaf, again, want)
+		}
 	}
 }
