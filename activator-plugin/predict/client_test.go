@@ -44,6 +44,9 @@ type answer struct {
 	body   string
 }
 
+// noModel is the predictor's answer for a function that it does not know.
+const noModel = `{"error":"no such model"}`
+
 func newServer(t *testing.T, status int, body string) *server {
 	s := &server{}
 	s.say(status, body)
@@ -195,7 +198,7 @@ func TestConcurrentAsksFetchOnce(t *testing.T) {
 }
 
 func TestLifeOfATable(t *testing.T) {
-	s := newServer(t, http.StatusNotFound, `{"error":"no such model"}`)
+	s := newServer(t, http.StatusNotFound, noModel)
 	clk := clocktesting.NewFakeClock(time.Now())
 	reader := sdkmetric.NewManualReader()
 	c := newMeasuredClient(t, s.URL, clk, sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)), zaptest.NewLogger(t).Sugar())
@@ -209,8 +212,8 @@ func TestLifeOfATable(t *testing.T) {
 		source string
 		asked  int32
 	}{
-		{"unknown function", 404, "", 0, "unknown", 1},
-		{"the 404 is remembered", 404, "", 900 * time.Millisecond, "unknown", 0},
+		{"unknown function", 404, noModel, 0, "unknown", 1},
+		{"the 404 is remembered", 404, noModel, 900 * time.Millisecond, "unknown", 0},
 		{"and asked again, with nobody waiting; it is being profiled now", 200, profiling, 200 * time.Millisecond, "unknown", 1},
 		{"no prediction while it is", 200, profiling, 900 * time.Millisecond, "profiling", 0},
 		{"asked again; it has a model now", 200, good, 200 * time.Millisecond, "profiling", 1},
@@ -223,8 +226,9 @@ func TestLifeOfATable(t *testing.T) {
 		{"too old is dropped, and the predictor asked", 503, "", time.Minute, "none", 1},
 		{"nobody waits during the back-off", 200, good, 0, "none", 0},
 		{"back again, and waited for", 200, good, 5 * time.Second, "asked", 1},
-		{"the model is gone", 404, "", 6 * time.Second, "stale", 1},
-		{"and so is the table", 404, "", 0, "unknown", 0},
+		{"a proxy between knows no way: the table stays", 404, "default backend", 6 * time.Second, "stale", 1},
+		{"the model is gone", 404, noModel, 6 * time.Second, "stale", 1},
+		{"and so is the table", 404, noModel, 0, "unknown", 0},
 	} {
 		s.say(step.status, step.body)
 		clk.SetTime(clk.Now().Add(step.after))
@@ -246,12 +250,12 @@ func TestLifeOfATable(t *testing.T) {
 				step.name, ok, source, asked, wantOK, step.source, step.asked)
 		}
 	}
-	want := map[string]int64{"ok": 4, "not_found": 2, "malformed": 1, "error": 3}
+	want := map[string]int64{"ok": 4, "not_found": 2, "malformed": 1, "error": 4}
 	if diff := cmp.Diff(want, counts(t, reader, "libra.predict.fetch.duration")); diff != "" {
 		t.Error("Fetches by result (-want, +got):\n" + diff)
 	}
-	if got := counts(t, reader, "libra.predict.table.age")[""]; got != 8 {
-		t.Errorf("The age of the table was measured %d times, want 8", got)
+	if got := counts(t, reader, "libra.predict.table.age")[""]; got != 9 {
+		t.Errorf("The age of the table was measured %d times, want 9", got)
 	}
 }
 
@@ -338,7 +342,7 @@ func TestOlderAnswerIsLeft(t *testing.T) {
 }
 
 func TestFunctionsAreBounded(t *testing.T) {
-	s := newServer(t, http.StatusNotFound, "")
+	s := newServer(t, http.StatusNotFound, noModel)
 	clk := clocktesting.NewFakeClock(time.Now())
 	c := newClient(t, s.URL, clk)
 	for i := range maxFunctions {

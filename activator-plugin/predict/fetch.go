@@ -211,6 +211,11 @@ func Ask(ctx context.Context, by *http.Client, base *url.URL, name types.Namespa
 		}
 		return t, nil
 	case http.StatusNotFound:
+		// A proxy between says so, too, while it knows no way to the predictor.
+		var said struct{ Error string }
+		if err := json.NewDecoder(answer).Decode(&said); err != nil || said.Error == "" {
+			return nil, fmt.Errorf("asking for model %s: %s answered %s, and not in the predictor's words", model, target.Redacted(), resp.Status)
+		}
 		return nil, ErrNotFound
 	default:
 		return nil, fmt.Errorf("asking for model %s: %s answered %s, want 200 or 404", model, target.Redacted(), resp.Status)

@@ -49,7 +49,7 @@ func TestWhatIsAnnouncedIsSeldomAskedFor(t *testing.T) {
 		unheard int32 // fetches a minute
 	}{
 		"a table":  {http.StatusOK, versionJSON(t, "7"), 12},
-		"no model": {http.StatusNotFound, "", 60},
+		"no model": {http.StatusNotFound, noModel, 60},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRefreshed(t, c.status, c.body)

@@ -9,7 +9,7 @@ import (
 )
 
 func TestStage(t *testing.T) {
-	s := newServer(t, http.StatusNotFound, `{"error":"no such model"}`)
+	s := newServer(t, http.StatusNotFound, noModel)
 	clk := clocktesting.NewFakeClock(time.Now())
 	c := newClient(t, s.URL, clk)
 	for _, step := range []struct {
@@ -19,7 +19,7 @@ func TestStage(t *testing.T) {
 		after  time.Duration
 		want   Stage
 	}{
-		{"unknown to the predictor", 404, "", 0, Unseen},
+		{"unknown to the predictor", 404, noModel, 0, Unseen},
 		{"profiled", 200, answerJSON(t, profilingAnswer()), 2 * time.Second, Learning},
 		{"with a model", 200, answerJSON(t, exampleAnswer()), 2 * time.Second, Learned},
 		{"with the table of a predictor that is down", 503, "", refreshAfter, Learned},

@@ -102,6 +102,12 @@ func TestExplain(t *testing.T) {
 }
 
 // The explanation names the cluster's HarvestPolicy if that sets a value, and the namespace's if that does.
+// noModel answers as the predictor does for a function that it does not know.
+func noModel(w http.ResponseWriter, _ *http.Request) {
+	w.WriteHeader(http.StatusNotFound)
+	io.WriteString(w, `{"error":"no such model"}`)
+}
+
 func TestExplainNamesThePolicyThatCounts(t *testing.T) {
 	policy := func(namespace, mode, source, domain string) client.Object {
 		return &v1alpha1.HarvestPolicy{
@@ -109,7 +115,7 @@ func TestExplainNamesThePolicyThatCounts(t *testing.T) {
 			Spec:       v1alpha1.HarvestPolicySpec{Mode: v1alpha1.Mode(mode), Source: v1alpha1.Source(source), Domain: domain},
 		}
 	}
-	to := forwardedTo(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotFound) })
+	to := forwardedTo(t, noModel)
 	const byDefault, byNamespace = "HarvestPolicy libra-system/default", "the namespace's HarvestPolicy"
 	for name, tc := range map[string]struct {
 		policies                   []client.Object
@@ -134,7 +140,7 @@ func TestExplainNamesThePolicyThatCounts(t *testing.T) {
 
 // A mode that is not in force because of a bound is not blamed on whoever asked for more.
 func TestExplainNamesWhatBoundsTheMode(t *testing.T) {
-	to := forwardedTo(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotFound) })
+	to := forwardedTo(t, noModel)
 	objects := append(functions(func(r *servingv1.Revision) { r.Annotations = nil }),
 		&v1alpha1.HarvestPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: v1alpha1.HarvestPolicyName}, Spec: v1alpha1.HarvestPolicySpec{Mode: "full"}},
 		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: settings.Namespace, Name: settings.ConfigMap}, Data: map[string]string{"max-mode": "observe"}})
@@ -156,7 +162,8 @@ func TestExplainWithoutPrediction(t *testing.T) {
 		to   forward
 		want string
 	}{
-		"not seen":     {cluster(functions(nil)...), status(http.StatusNotFound), "none yet"},
+		"not seen":     {cluster(functions(nil)...), forwardedTo(t, noModel), "none yet"},
+		"no way there": {cluster(functions(nil)...), status(http.StatusNotFound), "answered 404 Not Found"},
 		"failing":      {cluster(functions(nil)...), status(http.StatusInternalServerError), "answered 500 Internal Server Error"},
 		"no predictor": {cluster(functions(nil)[:5]...), status(http.StatusOK), "no predictor is ready"},
 	} {

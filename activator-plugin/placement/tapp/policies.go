@@ -35,6 +35,9 @@ import (
 const (
 	// gather is how long changes are gathered, so that many at once are compiled only once.
 	gather = 50 * time.Millisecond
+	// ownPatience is how long the policies wait for the activator to know its own node. Less than an activator waits for the policies
+	// when it starts.
+	ownPatience = 2 * time.Second
 	// look is how often to check whether everything has been read.
 	look = 20 * time.Millisecond
 )
@@ -238,6 +241,15 @@ func (p *Policies) Run(ctx context.Context) {
 
 	if err := wait.PollUntilContextCancel(ctx, look, true, func(context.Context) (bool, error) { return p.read(), nil }); err != nil {
 		return
+	}
+	if p.reporter != nil {
+		// Policies say what to do in other zones, and all zones are until the own one is known.
+		select {
+		case <-ctx.Done():
+			return
+		case p.node = <-own:
+		case <-p.clock.After(ownPatience):
+		}
 	}
 	for first := true; ; first = false {
 		p.compile()

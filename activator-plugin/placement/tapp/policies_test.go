@@ -434,6 +434,41 @@ func TestAnActivatorKnowsItsZone(t *testing.T) {
 	})
 }
 
+// Until the activator knows its zone, each policy for zones would take it for one of another zone.
+func TestAnActivatorKnowsItsZoneBeforeThePoliciesAreInForce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newCluster(t, policyObject("shop", "gpu", 1,
+			"{followup: fail, blocks: [{controller: {zone: east, topologyTolerance: none}, workers: [{node: a}]}]}"))
+		_, err := f.kube.CoreV1().Nodes().Update(t.Context(), readyNode("a", corev1.LabelTopologyZone, "east"), metav1.UpdateOptions{})
+		f.do(err)
+		asked := 0
+		f.kube.PrependReactor("get", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+			asked++
+			return asked < 4, nil, apierrors.NewInternalError(errors.New("away"))
+		})
+		f.follow()
+		f.do(f.policies.WaitUntilRead(t.Context()))
+		f.expect("shop", "gpu", "a by 0")
+	})
+}
+
+// An activator that cannot find out starts all the same.
+func TestAnActivatorDoesNotWaitLongForItsZone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newCluster(t, policyObject("shop", "gpu", 1, onNode("a")))
+		f.kube.PrependReactor("get", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return true, nil, apierrors.NewInternalError(errors.New("away"))
+		})
+		f.follow()
+		began := time.Now()
+		f.do(f.policies.WaitUntilRead(t.Context()))
+		if waited := time.Since(began); waited < ownPatience || waited > 2*ownPatience {
+			t.Errorf("it starts after %v, want %v", waited, ownPatience)
+		}
+		f.expect("shop", "gpu", "a by 0")
+	})
+}
+
 // Without the definitions, everything is as if there were no policies. Once they are there, they are followed.
 func TestWithoutDefinitions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
