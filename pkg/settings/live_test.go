@@ -275,24 +275,24 @@ func TestLiveSources(t *testing.T) {
 // The admins of a namespace may edit their policy as often as they like, and each call of a listener is much work.
 func TestEditsInNamespacesAreToldTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		calls := 0
-		l := &Live{listeners: []func(){func() { calls++ }}}
+		var calls atomic.Int32
+		l := &Live{listeners: []func(){func() { calls.Add(1) }}}
 		for range 50 {
 			l.changedInNamespace()
 			time.Sleep(namespacesEvery / 50)
 			synctest.Wait()
 		}
-		if calls != 2 {
-			t.Errorf("listeners are called %d times in a second of edits, want for the first and for the last", calls)
+		if got := calls.Load(); got != 2 {
+			t.Errorf("listeners are called %d times in a second of edits, want for the first and for the last", got)
 		}
 		l.changedInNamespace()
 		l.changed()
-		if calls != 3 {
+		if calls.Load() != 3 {
 			t.Error("a change of the whole cluster waits for a namespace's")
 		}
 		time.Sleep(namespacesEvery)
 		synctest.Wait()
-		if calls < 4 {
+		if calls.Load() < 4 {
 			t.Error("the last edit is not told of")
 		}
 	})
