@@ -195,6 +195,8 @@ func TestTheFunctionsPolicySaysWhatWillNotWork(t *testing.T) {
 		"a size":                        {change: annotated(api.InputSizeAnnotation, "body"), want: "annotation libra.dev/input-size is not accepted"},
 		"a name that nobody reads":      {change: annotated("libra.dev/max_cpu", "1"), want: "an annotation of the template begins with libra.dev/"},
 		"a label among annotations":     {change: annotated(api.PlacementLabel, "near-data"), want: "an annotation of the template begins with libra.dev/"},
+		"a copy, by its label":          {change: withLabel(api.CopyOfLabel, "f-00001")},
+		"a copy, by its annotation":     {change: annotated(api.CopyOfConfigurationAnnotation, "f")},
 		"labels":                        {change: withLabel(api.PlacementLabel, "near-data")},
 		"an annotation among labels":    {change: withLabel(api.ModeAnnotation, "full"), want: "a label of the template begins with libra.dev/"},
 		"duplicates":                    {change: annotated(api.DuplicateInputsAnnotation, "yes"), want: "annotation libra.dev/duplicate-inputs is not accepted"},

@@ -65,7 +65,7 @@ func RefusedAnnotations(annotations map[string]string) (refused []RefusedAnnotat
 // Libra reads there.
 func UnknownNames(annotations, labels map[string]string) (names []string) {
 	for name := range annotations {
-		if _, ok := parsers[name]; !ok && strings.HasPrefix(name, prefix) {
+		if _, ok := parsers[name]; !ok && strings.HasPrefix(name, prefix) && name != CopyOfConfigurationAnnotation {
 			names = append(names, name)
 		}
 	}

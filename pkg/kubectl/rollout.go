@@ -16,10 +16,11 @@ const rolloutPoll = time.Second
 func (c *modeChange) await(ctx context.Context, kube client.Client, generation int64, timeout time.Duration) {
 	err := wait.PollUntilContextTimeout(ctx, rolloutPoll, timeout, true, func(ctx context.Context) (bool, error) { return c.look(ctx, kube, generation), nil })
 	switch {
+	case err == nil: // look has said what became of it
 	case ctx.Err() != nil:
 		c.failed = true
 		c.Result = "changed, but the wait for its new revision was interrupted: look at `kubectl -n " + c.Namespace + " get revisions`"
-	case err != nil:
+	default:
 		c.failed = true
 		c.Result = fmt.Sprintf("its new revision is not ready after %v, and the last one keeps serving: look at `kubectl -n %s get revisions`", timeout, c.Namespace)
 	}

@@ -7,7 +7,7 @@ import (
 )
 
 // textOfThisLibrary is the hash of what is in lua in the version thisLibrary.
-const textOfThisLibrary = "bd07ba2dced769d789f8e677cf70981244800d1ae3352fe6c80a630fe60af781"
+const textOfThisLibrary = "471f6cb614fb5aa91022211fed8ca0f38b9c4d9a910a0bfc28a319e28712aa7c"
 
 // Parts of two releases share a Redis while one is upgraded to the other. With another text under the same version, one
 // would call the other's functions.

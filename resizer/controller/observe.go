@@ -97,10 +97,12 @@ func (c *Controller) notice(ctx context.Context, n *node, now time.Time) {
 		if took, ok := m.tookEffect(now); ok {
 			c.metrics.inForce(ctx, took)
 		}
-		if m.arrived() && m.asked.MemoryBytes > m.owed.MemoryBytes && m.asked.MemoryBytes >= m.memory.refusedBytes {
-			m.memory.refusal.Reset()
-		} else if m.arrived() {
+		switch {
+		case !m.arrived():
+		case m.asked.MemoryBytes <= m.owed.MemoryBytes:
 			m.memory.keeping.Reset()
+		case m.asked.MemoryBytes >= m.memory.refusedBytes:
+			m.memory.refusal.Reset() // that less is in force says nothing about more
 		}
 		if m.arrived() && m.asked.CPUMilli == m.ceiling.milli {
 			m.ceiling.refusal.Reset()

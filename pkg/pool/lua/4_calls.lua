@@ -108,8 +108,8 @@ local function begin(node, args, every_ms, most_ms, duration_ms, least_ms, cpu, 
   end
   -- Renew a lease that would not last until its owner's next Renew.
   if not renewed or now - renewed >= every_ms or now < renewed then
-    node.leases[owner] = now
     mark(node)
+    node.leases[owner] = now
   end
 
   inv = {
@@ -177,9 +177,9 @@ end
 
 local function renew(node, args)
   local owner = args[2]
+  mark(node)
   lapse(node, {[owner] = true})
   node.leases[owner] = node.now
-  mark(node)
   return redis.status_reply('OK')
 end
 
