@@ -101,13 +101,13 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// The explanation names the cluster's HarvestPolicy if that sets a value, and the namespace's if that does.
 // noModel answers as the predictor does for a function that it does not know.
 func noModel(w http.ResponseWriter, _ *http.Request) {
 	w.WriteHeader(http.StatusNotFound)
 	io.WriteString(w, `{"error":"no such model"}`)
 }
 
+// The explanation names the cluster's HarvestPolicy if that sets a value, and the namespace's if that does.
 func TestExplainNamesThePolicyThatCounts(t *testing.T) {
 	policy := func(namespace, mode, source, domain string) client.Object {
 		return &v1alpha1.HarvestPolicy{

@@ -7,7 +7,7 @@ import (
 )
 
 // textOfThisLibrary is the hash of what is in lua in the version thisLibrary.
-const textOfThisLibrary = "471f6cb614fb5aa91022211fed8ca0f38b9c4d9a910a0bfc28a319e28712aa7c"
+const textOfThisLibrary = "5d85f57f48a9e13564112fd6a58ca55d02fd659a315672b89d5c7a8fcfb6cd3a"
 
 // Parts of two releases share a Redis while one is upgraded to the other. With another text under the same version, one
 // would call the other's functions.

@@ -35,8 +35,8 @@ import (
 const (
 	// gather is how long changes are gathered, so that many at once are compiled only once.
 	gather = 50 * time.Millisecond
-	// ownPatience is how long the policies wait for the activator to know its own node. Less than an activator waits for the policies
-	// when it starts.
+	// ownPatience is how long after its start an activator may take to find its own node before the policies are in force without
+	// it. It is less than an activator waits for the policies.
 	ownPatience = 2 * time.Second
 	// look is how often to check whether everything has been read.
 	look = 20 * time.Millisecond
@@ -233,7 +233,7 @@ func (p *Policies) Run(ctx context.Context) {
 	for _, k := range p.kinds {
 		running.Go(func() { k.informer.RunWithContext(ctx) })
 	}
-	own := make(chan string, 1)
+	own, patience := make(chan string, 1), p.clock.After(ownPatience)
 	if p.reporter != nil {
 		running.Go(func() { p.reporter.run(ctx) })
 		running.Go(func() { p.findNode(ctx, own) })
@@ -248,7 +248,7 @@ func (p *Policies) Run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case p.node = <-own:
-		case <-p.clock.After(ownPatience):
+		case <-patience:
 		}
 	}
 	for first := true; ; first = false {

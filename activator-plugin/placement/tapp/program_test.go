@@ -298,15 +298,17 @@ func TestRefusalsAreShort(t *testing.T) {
 
 // Whoever writes policies can name as many nodes as they like. IDs are for nodes.
 func TestNodesThatAreNotThereGetNoID(t *testing.T) {
-	p := compiled(t, "{blocks: [{workers: [{node: is-coming}]}]}", []Node{{Name: "is-there"}}, Options{})
-	if known := placement.KnownNodeIDs(slices.Values([]string{"is-there", "is-coming"})); len(known) != 1 || known["is-there"] == 0 {
+	coming := fmt.Sprint("is-coming-", rand.Uint64()) // IDs last as long as the process
+	policy := "{blocks: [{workers: [{node: " + coming + "}]}]}"
+	p := compiled(t, policy, []Node{{Name: "is-there"}}, Options{})
+	if known := placement.KnownNodeIDs(slices.Values([]string{"is-there", coming})); len(known) != 1 || known["is-there"] == 0 {
 		t.Error("a node that is there has no ID, or another has one")
 	}
-	c := placement.NewCandidate(&placement.Target{Node: "is-coming"}, nil)
+	c := placement.NewCandidate(&placement.Target{Node: coming}, nil)
 	if p.WorkersOf(&c) != 1 {
 		t.Error("a pod on a node that has come since is not found among the workers")
 	}
-	later := compiled(t, "{blocks: [{workers: [{node: is-coming}]}]}", []Node{{Name: "is-there"}, {Name: "another"}}, Options{})
+	later := compiled(t, policy, []Node{{Name: "is-there"}, {Name: "another"}}, Options{})
 	if later.WorkersOf(&c) != 1 {
 		t.Error("a pod on a node that had an ID before is not found among the workers")
 	}

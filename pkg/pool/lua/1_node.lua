@@ -187,6 +187,7 @@ local function begin_epoch(first_key, now, had_epoch)
     marked_at = nil, -- when this version was
     epoch = library_epoch .. epochs_begun,
     now = now,
+    busy = true,     -- a call is under way, or failed half-way
     trimmed = 0,     -- when last
     tombstones = {}, -- by invocation, until when its End stands
     traced = 0,
@@ -274,7 +275,9 @@ end
 
 local function forget_marks(node)
   local at, past = node.marked_at, node.now - UNSEEN_MOST_MS
+  node.busy = false -- as in mark
   call('ZREMRANGEBYSCORE', node.key.versions, '-inf', past)
+  node.busy = true
   node.marked_at = at and at > past and at or nil
 end
 
@@ -352,10 +355,6 @@ end
 -- which something lapsed, and the one in node.woken. A ranked Begin gets its own event when there
 -- is no intent; otherwise the intent names its pod.
 local function close_node(node)
-  if node.touched then
-    note_change(node)
-  end
-  node.busy = false -- streams only wake readers, and a caller that may not append must not undo what was done
   local pods, ranked, borrows_memory = nil, node.ranked, false
   if node.moved then
     pods = {node.woken}
@@ -382,4 +381,8 @@ local function close_node(node)
   if borrows_memory then
     publish_memory(node)
   end
+  if node.touched then
+    note_change(node)
+  end
+  node.busy = false
 end
