@@ -249,6 +249,10 @@ func (p *Policies) Run(ctx context.Context) {
 			return
 		case p.node = <-own:
 		case <-patience:
+			select { // reading may have taken longer than that, and the node may have been found meanwhile
+			case p.node = <-own:
+			default:
+			}
 		}
 	}
 	for first := true; ; first = false {

@@ -452,6 +452,25 @@ func TestAnActivatorKnowsItsZoneBeforeThePoliciesAreInForce(t *testing.T) {
 	})
 }
 
+// So it does where reading the policies takes longer than it may take to find out.
+func TestAnActivatorKnowsItsZoneAlthoughPoliciesAreReadLate(t *testing.T) {
+	for range 20 {
+		synctest.Test(t, func(t *testing.T) {
+			f := newCluster(t, policyObject("shop", "gpu", 1,
+				"{followup: fail, blocks: [{controller: {zone: east, topologyTolerance: none}, workers: [{node: a}]}]}"))
+			_, err := f.kube.CoreV1().Nodes().Update(t.Context(), readyNode("a", corev1.LabelTopologyZone, "east"), metav1.UpdateOptions{})
+			f.do(err)
+			began := time.Now()
+			f.kube.PrependReactor("list", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
+				return time.Since(began) < 2*ownPatience, nil, apierrors.NewInternalError(errors.New("away"))
+			})
+			f.follow()
+			f.do(f.policies.WaitUntilRead(t.Context()))
+			f.expect("shop", "gpu", "a by 0")
+		})
+	}
+}
+
 // An activator that cannot find out starts all the same.
 func TestAnActivatorDoesNotWaitLongForItsZone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
