@@ -7,18 +7,16 @@ from itertools import pairwise
 import numpy as np
 
 from bench.calls import Calls, Say
-from bench.learner import needed, sample
+from bench.learner import class_model, sample
 from bench.zygote import Call
 from libra_predictor.estimators import (
     CLASS_QUANTILES,
     DURATION_QUANTILE,
     MEDIAN,
-    ClassModel,
     QuantileModel,
     microseconds,
     milliseconds,
 )
-from libra_predictor.labels import Label
 from libra_predictor.observations import MAX_SIZE
 from libra_predictor.tables import Sizes, StepTable
 
@@ -65,7 +63,7 @@ def sizes_to_try(table: StepTable, count: int, rng: np.random.Generator) -> Size
 def _compared(of_function: Sequence[Call], count: int, rng: np.random.Generator) -> list[Exactness]:
     found = []
     for resource in range(2):
-        model = ClassModel([Label(call.size, 0, needed(call)[resource], False) for call in of_function])
+        model = class_model(of_function, resource)
         for quantile in CLASS_QUANTILES:
             exact = model.exact_table(quantile)
             sizes = sizes_to_try(exact, count, rng)

@@ -12,15 +12,13 @@ from numpy.typing import NDArray
 from bench import baselines
 from bench.baselines import MODELS, Model, Values
 from bench.calls import Calls, Say
-from bench.learner import SETTINGS, Learner, Pair, Times, needed, sample
+from bench.learner import SETTINGS, Learner, Pair, Times, class_model, needed, sample
 from bench.scores import Outcome
 from bench.workloads import WORKLOADS
 from bench.zygote import Call
-from libra_predictor import labels
 from libra_predictor.estimators import (
     HISTOGRAM_PEAK,
     MEDIAN,
-    ClassModel,
     QuantileModel,
     microseconds,
     milliseconds,
@@ -117,10 +115,7 @@ def _trial(seed: int, name: str, least: Pair, train: list[Call], held_out: list[
         durations[model.name] = baselines.regressed(model, sizes, durations_ms)(asked)
 
     began = time.perf_counter()
-    models = [
-        ClassModel([labels.Label(s, 0, o[i], False) for s, o in zip(sizes.tolist(), options, strict=True)])
-        for i in range(2)
-    ]
+    models = [class_model(train, i) for i in range(2)]
     QuantileModel(sizes.tolist(), durations_ms)
     learner.times.training.append(1e3 * (time.perf_counter() - began))
     middle = QuantileModel(sizes.tolist(), durations_ms, MEDIAN)

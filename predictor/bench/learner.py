@@ -1,10 +1,12 @@
 """A function of the predictor with the default settings, without a server around it."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from bench.zygote import Call
 from libra_predictor import labels
+from libra_predictor.estimators import ClassModel
 from libra_predictor.function import Function
 from libra_predictor.observations import Sample
 from libra_predictor.settings import Settings, parse
@@ -35,6 +37,16 @@ def needed(call: Call) -> Pair:
     return (
         labels.option(call.cpu_milli, SETTINGS.cpu_step_milli),
         labels.option(call.memory_bytes, SETTINGS.memory_step_bytes),
+    )
+
+
+def class_model(calls: Sequence[Call], resource: int) -> ClassModel:
+    """The model of what calls needed of one resource: 0 for CPU, 1 for memory."""
+    return ClassModel(
+        [
+            labels.Label(use=i, size=call.size, option=needed(call)[resource], censored=False)
+            for i, call in enumerate(calls)
+        ]
     )
 
 

@@ -20,7 +20,7 @@ class Use:
     failed: bool = False  # for lack of something else: the peak says little
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Label:
     """A sample's class: the option that would have held it, in the unit of the resource."""
 
@@ -107,6 +107,6 @@ def labels(uses: Sequence[Use], step: int, largest: int) -> list[Label]:
             wanted, tried = target(use, largest), True
         elif use.peak <= peak_seen[known]:
             continue
-        found.append(Label(position, use.size, option(wanted, step), tried))
+        found.append(Label(use=position, size=use.size, option=option(wanted, step), censored=tried))
     found.reverse()
     return found

@@ -9,11 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.learner import SETTINGS
+from bench import exactness
+from bench.learner import SETTINGS, class_model
 from bench.scores import Outcome, harvested, least_constant, ordered, under_predicted, wilson
 from bench.workloads import WORKLOADS, storage
-from bench.zygote import Reading, measure, peak_cpu_milli
+from bench.zygote import Call, Reading, measure, peak_cpu_milli
+from libra_predictor.estimators import ClassModel
 from libra_predictor.settings import parse
+from libra_predictor.tables import StepTable
 
 _MS = 1_000_000
 
@@ -132,6 +135,29 @@ def test_function_answers_and_always_the_same(name: str) -> None:
 
 def test_what_is_measured_is_what_is_served() -> None:
     assert parse([], {}) == SETTINGS
+
+
+def growing() -> list[Call]:
+    """Calls whose need of CPU goes from 100m to 1000m as the input grows."""
+    return [Call(1000 + i, 50_000_000, 1_000_000 * i, 10 * i, 1 << 24, 0) for i in range(1, 101)]
+
+
+def test_models_that_are_measured_know_the_size() -> None:
+    model = class_model(growing(), 0)
+    assert model.most_probable(np.array([1003, 1055, 1098])).tolist() == [100, 600, 1000]
+
+
+def test_a_table_that_is_off_by_a_byte_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = {1: {"growing": growing()}}
+    assert exactness.compared(calls, 100, 4000, print).mismatches == 0
+    exact_table = ClassModel.exact_table
+
+    def off(model: ClassModel, quantile: float) -> StepTable:
+        table = exact_table(model, quantile)
+        return StepTable(tuple(t + 1 for t in table.thresholds), table.values)
+
+    monkeypatch.setattr(ClassModel, "exact_table", off)
+    assert exactness.compared(calls, 100, 4000, print).mismatches > 0
 
 
 def test_both_kinds_of_functions_are_measured() -> None:

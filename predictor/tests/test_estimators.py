@@ -30,7 +30,7 @@ from libra_predictor.tables import StepTable
 
 
 def labelled(*options: int, size: int = 1000) -> list[Label]:
-    return [Label(i, size, option, False) for i, option in enumerate(options)]
+    return [Label(use=i, size=size, option=option, censored=False) for i, option in enumerate(options)]
 
 
 def lasting(*milliseconds: int, size: int = 1000, throttled_share: float = 0.0) -> list[Sample]:
@@ -84,7 +84,10 @@ def test_no_class_model_without_a_known_size() -> None:
 def test_a_higher_quantile_never_answers_less() -> None:
     rng = np.random.default_rng(5)
     sizes = np.exp(rng.uniform(0, 20, 100)).astype(np.int64)
-    labels = [Label(i, int(s), int(rng.integers(1, 9)) * 100, False) for i, s in enumerate(sizes)]
+    labels = [
+        Label(use=i, size=int(s), option=int(rng.integers(1, 9)) * 100, censored=False)
+        for i, s in enumerate(sizes)
+    ]
     lower, upper = class_models(labels, class_model(labels))
     assert all(lower.at(size) <= upper.at(size) for size in range(0, 1 << 20, 999))
 
@@ -96,7 +99,9 @@ seen = st.lists(st.tuples(sizes, st.integers(1, 6)), min_size=1, max_size=40)
 @settings(max_examples=40)
 @given(seen, st.lists(sizes, max_size=200), st.sampled_from([0.5, 0.95, 0.99]))
 def test_a_table_is_its_model(seen: list[tuple[int, int]], asked: list[int], quantile: float) -> None:
-    classes = ClassModel([Label(i, s, 100 * c, False) for i, (s, c) in enumerate(seen)])
+    classes = ClassModel(
+        [Label(use=i, size=s, option=100 * c, censored=False) for i, (s, c) in enumerate(seen)]
+    )
     amounts = np.array([10.0 * c for _, c in seen])
     times = QuantileModel([s for s, _ in seen], amounts, quantile)
     for table, evaluate in (
@@ -126,7 +131,7 @@ def tried(table: StepTable, asked: list[int]) -> np.ndarray[tuple[int], np.dtype
 @settings(max_examples=20)
 @given(seen)
 def test_the_same_samples_give_the_same_table(seen: list[tuple[int, int]]) -> None:
-    labels = [Label(i, s, 100 * c, False) for i, (s, c) in enumerate(seen)]
+    labels = [Label(use=i, size=s, option=100 * c, censored=False) for i, (s, c) in enumerate(seen)]
     assert ClassModel(labels).table(0.95) == ClassModel(labels).table(0.95)
 
 

@@ -67,7 +67,7 @@ def test_option(volume: int, expected: int) -> None:
     ],
 )
 def test_cpu_label(observed: Sample, wanted: int, censored: bool) -> None:
-    assert cpu_labels([observed]) == [Label(0, 1000, wanted, censored)]
+    assert cpu_labels([observed]) == [Label(use=0, size=1000, option=wanted, censored=censored)]
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_cpu_label(observed: Sample, wanted: int, censored: bool) -> None:
 )
 def test_memory_label(peak: int, limit: int, wanted: int, censored: bool) -> None:
     observed = sample(peak_memory_bytes=peak, limit_memory_bytes=limit)
-    assert memory_labels([observed]) == [Label(0, 1000, wanted, censored)]
+    assert memory_labels([observed]) == [Label(use=0, size=1000, option=wanted, censored=censored)]
 
 
 @pytest.mark.parametrize(
@@ -131,8 +131,8 @@ def test_an_allocation_beyond_the_setting_is_not_capped_below_itself() -> None:
 def test_of_what_failed_no_cpu_is_learned_unless_there_is_nothing_else() -> None:
     failed = sample(THROTTLED, failed=True, peak_memory_bytes=250 * MI)
     assert [label.use for label in cpu_labels([failed, CALM, failed])] == [1]
-    assert cpu_labels([failed]) == [Label(0, 1000, 500, False)]
-    assert memory_labels([failed]) == [Label(0, 1000, 512 * MI, True)]
+    assert cpu_labels([failed]) == [Label(use=0, size=1000, option=500, censored=False)]
+    assert memory_labels([failed]) == [Label(use=0, size=1000, option=512 * MI, censored=True)]
     assert labels.throttled(sample(failed=True)), "its duration is not the function's own"
 
 
