@@ -88,6 +88,7 @@ type Manager struct {
 	ahead      budget
 	events     record.EventRecorder
 	warned     once.Set[warning]
+	began      time.Time // when it was made
 }
 
 // NewManager returns a Manager. The caller must call Run.
@@ -117,6 +118,7 @@ func NewManager(o Options) (*Manager, error) {
 		placer:    placer,
 		events:    o.Events,
 		lifecycle: l,
+		began:     o.Clock.Now(),
 	}
 	manager.autoscaler.Store(defaults)
 	return manager, nil

@@ -1,6 +1,8 @@
 package invocation
 
 import (
+	"time"
+
 	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -21,22 +23,26 @@ const (
 	eventNotInPath = "ActivatorNotInPath"
 )
 
-// warn reports a problem with a revision in the log and in an Event on the revision: once for each what, because every request
-// finds it anew. It never blocks.
+// warnEvery is about as long as an API server keeps Events, so that one is there while the problem is.
+const warnEvery = time.Hour
+
+// warn reports a problem with a revision in the log and in an Event on the revision: once in every warnEvery for each what,
+// because every request finds it anew. It never blocks.
 func (m *Manager) warn(rev *v1.Revision, event, what, consequence string, err error) {
 	name := types.NamespacedName{Namespace: rev.Namespace, Name: rev.Name}
-	if !m.warned.First(warning{name, what}) {
+	if !m.warned.First(warning{name, what, m.clock.Since(m.began) / warnEvery}) {
 		return
 	}
-	m.logger.Warnw(consequence+". This is logged once.", "function", name.String(), zap.Error(err))
+	m.logger.Warnw(consequence+". This is logged once an hour.", "function", name.String(), zap.Error(err))
 	if m.events == nil {
 		return
 	}
 	m.events.Event(rev, corev1.EventTypeWarning, event, api.Note(consequence+": "+err.Error()))
 }
 
-// warning identifies a problem with a revision.
+// warning identifies a report of a problem with a revision.
 type warning struct {
 	revision types.NamespacedName
 	what     string
+	period    time.Duration // how many warnEvery the manager had run for
 }
