@@ -73,14 +73,13 @@ func (a *Agent) FollowPlatform(client kubernetes.Interface, lending Lending) (ma
 			}
 			return obj, nil
 		})).Core().V1().Pods().Informer()
-	var setting sync.Mutex // what was set last must follow from the latest settings
+	// What was set last must follow from the latest settings, and a pod that was listed may be deleted before it is set.
+	var setting sync.Mutex
 	set := func(obj any) {
 		pod, ok := obj.(*corev1.Pod)
 		if !ok {
 			return
 		}
-		setting.Lock()
-		defer setting.Unlock()
 		switch {
 		case pod.Namespace == settings.Namespace, pod.Namespace == settings.AgentNamespace, lending.Settings().Platform.Has(pod.Namespace):
 			a.participants.set(platformPod(pod), string(pod.UID))
@@ -88,15 +87,24 @@ func (a *Agent) FollowPlatform(client kubernetes.Interface, lending Lending) (ma
 			a.participants.remove(platformPod(pod))
 		}
 	}
+	setOne := func(obj any) {
+		setting.Lock()
+		defer setting.Unlock()
+		set(obj)
+	}
 	lending.OnChange(func() {
+		setting.Lock()
+		defer setting.Unlock()
 		for _, obj := range informer.GetStore().List() {
 			set(obj)
 		}
 	})
 	if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    set,
-		UpdateFunc: func(_, obj any) { set(obj) },
+		AddFunc:    setOne,
+		UpdateFunc: func(_, obj any) { setOne(obj) },
 		DeleteFunc: func(obj any) {
+			setting.Lock()
+			defer setting.Unlock()
 			if last, ok := obj.(cache.DeletedFinalStateUnknown); ok {
 				obj = last.Obj
 			}
