@@ -486,7 +486,7 @@ func TestPictureOfRedis(t *testing.T) {
 	}
 	inv = pool.Invocation{
 		ID: "ranked", Function: "default/f", Pod: "default/ranked", Domain: "default", Owner: "activator-1", Duration: time.Hour,
-		Allocation: inv.Allocation, Ranked: true, CPUTime: time.Hour,
+		Allocation: inv.Allocation, Ranked: true, CPUTime: time.Hour, Predicted: inv.Allocation,
 	}
 	_, err = r.Begin(ctx, "node", inv)
 	refresh(err)

@@ -7,7 +7,7 @@ import (
 )
 
 // textOfThisLibrary is the hash of what is in lua in the version thisLibrary.
-const textOfThisLibrary = "5d85f57f48a9e13564112fd6a58ca55d02fd659a315672b89d5c7a8fcfb6cd3a"
+const textOfThisLibrary = "a096e0f240cfa2a8b054ae720572491d89f69445df2271285b77bcdc686ff51b"
 
 // Parts of two releases share a Redis while one is upgraded to the other. With another text under the same version, one
 // would call the other's functions.

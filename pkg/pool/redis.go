@@ -71,7 +71,7 @@ func callToBegin(inv Invocation) (arguments, error) {
 			inv.Allocation.CPUMilli, inv.Allocation.MemoryBytes, inv.Surplus.CPUMilli, inv.Surplus.MemoryBytes,
 			inv.Want.CPUMilli, inv.Want.MemoryBytes, int64(inv.Concurrency), inv.Need.CPUMilli, inv.Need.MemoryBytes,
 			inv.rank(), int64(inv.Others), inv.Number, inv.IdleCPUMilli,
-			max(inv.WantMostMilli, inv.Want.CPUMilli), wholeMillis(max(inv.WithoutLoan, inv.Duration)),
+			max(inv.WantMostMilli, inv.Want.CPUMilli), wholeMillis(max(inv.WithoutLoan, inv.Duration)), inv.rateMilli(),
 		},
 		[]any{inv.Owner, inv.ID, inv.Pod, inv.Domain, inv.Function, record, inv.Trace},
 	}, nil
@@ -97,6 +97,16 @@ func (inv Invocation) rank() int64 {
 		return unranked
 	}
 	return ceilMillis(inv.CPUTime)
+}
+
+// rateMilli returns what the invocation is predicted to use on average, in milli CPU: no more than at its peak, although
+// its Duration may be that of smaller inputs. It is 0 when that is not known.
+func (inv Invocation) rateMilli() int64 {
+	millis := wholeMillis(inv.Duration)
+	if !inv.Ranked || millis == 0 {
+		return 0
+	}
+	return min(ceilMillis(inv.CPUTime)*1000/millis, inv.Predicted.CPUMilli)
 }
 
 // End implements Pool.

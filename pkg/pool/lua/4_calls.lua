@@ -92,7 +92,7 @@ end
 local UNRANKED = -1
 
 local function begin(node, args, every_ms, most_ms, duration_ms, least_ms, cpu, memory, surplus_cpu, surplus_memory,
-                     want_cpu, want_memory, concurrency, need_cpu, need_memory, rank, others, number, idle_cpu, want_most, without_ms)
+                     want_cpu, want_memory, concurrency, need_cpu, need_memory, rank, others, number, idle_cpu, want_most, without_ms, rate)
   local owner, id, pod, domain, func, record = args[2], args[3], args[4], args[5], args[6], args[7]
   local now, renewed = node.now, node.leases[owner]
   if renewed and renewed + node.lease_ms <= now then
@@ -127,7 +127,7 @@ local function begin(node, args, every_ms, most_ms, duration_ms, least_ms, cpu, 
   node.begun[id] = inv
   node.begun_count = node.begun_count + 1
   if rank ~= UNRANKED then
-    inv.cpu_time, inv.begun_at, inv.rate = rank, now, duration_ms > 0 and math.floor(rank * 1000 / duration_ms) or 0
+    inv.cpu_time, inv.begun_at, inv.rate = rank, now, rate
     node.rate = node.rate + inv.rate
     node.ranked = inv
   end
@@ -480,9 +480,9 @@ end
 
 -- Functions that only give back must also work when Redis is out of memory. So must the heartbeat:
 -- without it, the resizer takes a live agent for dead.
-register('begin', {}, true, '<ddddddddddddddddddddd', begin)
+register('begin', {}, true, '<dddddddddddddddddddddd', begin)
 register('end', {'allow-oom'}, true, '<ddddd', end_one)
-register('begin_after', {}, true, '<ddddddddddddddddddddd', begin_after)
+register('begin_after', {}, true, '<dddddddddddddddddddddd', begin_after)
 register('renew', {}, false, '<dd', renew)
 register('heartbeat', {'allow-oom'}, true, '<ddddddddd', heartbeat)
 register('safeguard', {'allow-oom'}, true, '<ddddd', safeguard)

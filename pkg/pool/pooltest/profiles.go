@@ -99,13 +99,13 @@ func (n *memoryNode) domainProfile(now int64, domain string, open bool) (d pool.
 	return d
 }
 
-// rate returns what b is predicted to use on average, in milli CPU; 0 when that is not known.
+// rate returns what b is predicted to use on average, in milli CPU, no more than at its peak; 0 when that is not known.
 func (b *begun) rate() int64 {
 	millis := wholeMillis(b.Duration)
 	if !b.Ranked || millis == 0 {
 		return 0
 	}
-	return ceilMillis(b.CPUTime) * 1000 / millis
+	return min(ceilMillis(b.CPUTime)*1000/millis, b.Predicted.CPUMilli)
 }
 
 func (n *memoryNode) rate() (sum int64) {

@@ -178,7 +178,7 @@ func TestProfileOfMany(t *testing.T) {
 			inv := pool.Invocation{
 				ID: fmt.Sprint(i), Function: "a/f", Pod: fmt.Sprint("a/", i), Domain: "a", Owner: "activator-1", Allocation: unlimited,
 				Surplus: api.Resources{CPUMilli: 10 + int64(i), MemoryBytes: 1 << 20}, Duration: time.Duration(i*i+1) * time.Second,
-				Ranked: true, CPUTime: time.Duration(i*i+1) * 100 * time.Millisecond,
+				Ranked: true, CPUTime: time.Duration(i*i+1) * 100 * time.Millisecond, Predicted: api.Resources{CPUMilli: 1000},
 			}
 			if _, err := p.Begin(ctx, "node", inv); err != nil {
 				t.Fatal(err)
@@ -246,6 +246,7 @@ func TestUnused(t *testing.T) {
 		{name: "one that ends", before: []ranked{{1000, 10 * time.Second}}, idle: 3000, want: map[int]int64{0: 3000, 9: 3000, 10: 4000}},
 		{name: "one that has ended", before: []ranked{{1000, 10 * time.Second}}, ended: 1, idle: 3000, want: map[int]int64{0: 4000, 10: 4000}},
 		{name: "one that has begun", since: []ranked{{1500, 10 * time.Second}}, idle: 3000, want: map[int]int64{0: 1500, 10: 3000}},
+		{name: "one whose time is that of smaller inputs", since: []ranked{{50_000, 10 * time.Second}}, idle: 3500, want: map[int]int64{0: 500, 10: 3500}},
 		{name: "more than there is", since: []ranked{{1500, 10 * time.Second}, {2500, 20 * time.Second}}, idle: 3000, want: map[int]int64{0: 0, 10: 500, 20: 3000}},
 		{
 			// They have 3.7 cores of the 6 that they would use.
@@ -266,7 +267,7 @@ func TestUnused(t *testing.T) {
 				t.Helper()
 				inv := pool.Invocation{
 					ID: id, Function: "a/f", Pod: "a/" + id, Domain: "a", Owner: "activator-1", Allocation: unlimited, Ranked: true,
-					Duration: r.lasts, CPUTime: r.lasts * time.Duration(r.milli) / 1000,
+					Duration: r.lasts, CPUTime: r.lasts * time.Duration(r.milli) / 1000, Predicted: api.Resources{CPUMilli: 3000},
 				}
 				if _, err := m.Begin(t.Context(), "node", inv); err != nil {
 					t.Fatal(err)
