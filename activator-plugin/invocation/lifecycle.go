@@ -248,10 +248,10 @@ func (f *flight) finishNow(status int) {
 // returns when the invocation is over. sent reports whether a Begin was sent and not refused,
 // answered or not.
 func (f *flight) begin(before <-chan struct{}) (sent bool, ending pool.Ending) {
-	inv, timeout, backoff := f.inv, f.beginTimeout, beginBackoff
+	timeout, backoff := f.beginTimeout, beginBackoff
 	again := false
 	for {
-		err := f.tryBegin(before, inv, timeout)
+		err := f.tryBegin(before, again, timeout)
 		refused := pool.Refused(err)
 		sent = sent || !refused && !errors.Is(err, errNotSent)
 		if err == nil {
@@ -268,15 +268,6 @@ func (f *flight) begin(before <-chan struct{}) (sent bool, ending pool.Ending) {
 			return sent, ending
 		}
 		again = true
-		// The invocation's predicted end does not depend on when the pool hears of it.
-		ran := f.clock.Since(f.dispatched)
-		inv.Duration, inv.WithoutLoan = max(0, f.inv.Duration-ran), max(0, f.inv.WithoutLoan-ran)
-		if inv.WithoutLoan < inv.MinRemaining {
-			inv.Want.CPUMilli = 0 // it cannot do without the memory
-		}
-		if inv.Duration < inv.MinRemaining && inv.Concurrency <= 1 {
-			inv.Surplus = api.Resources{} // otherwise its pod may have others that last
-		}
 		timeout, backoff = retryTimeout, min(2*backoff, maxBackoff)
 	}
 	ending = <-f.finished
@@ -286,13 +277,25 @@ func (f *flight) begin(before <-chan struct{}) (sent bool, ending pool.Ending) {
 	return sent, ending
 }
 
+// after returns the invocation as it is when it has run for a while: its predicted end does not depend on when the pool
+// hears of it.
+func after(inv pool.Invocation, ran time.Duration) pool.Invocation {
+	inv.Duration, inv.WithoutLoan = max(0, inv.Duration-ran), max(0, inv.WithoutLoan-ran)
+	if inv.WithoutLoan < inv.MinRemaining {
+		inv.Want.CPUMilli = 0 // it cannot do without the memory
+	}
+	if inv.Duration < inv.MinRemaining && inv.Concurrency <= 1 {
+		inv.Surplus = api.Resources{} // otherwise its pod may have others that last
+	}
+	return inv
+}
+
 // tryBegin sends a Begin after the End of the invocation that was in the pod before. If the
 // Begin came first, the pool would see two at a time, lend nothing, and count neither as alone
 // in its pod.
-func (f *flight) tryBegin(before <-chan struct{}, inv pool.Invocation, timeout time.Duration) error {
+func (f *flight) tryBegin(before <-chan struct{}, again bool, timeout time.Duration) error {
 	span := f.span(spanBegin)
 	defer span.End()
-	inv.Trace = api.Traceparent(span.SpanContext())
 	along, first := f.takeAlong(f.node, before)
 	if !first {
 		started, waits := f.clock.Now(), time.NewTimer(timeout)
@@ -309,6 +312,11 @@ func (f *flight) tryBegin(before <-chan struct{}, inv pool.Invocation, timeout t
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	started := f.clock.Now()
+	inv := f.inv
+	if again || !first {
+		inv = after(inv, f.clock.Since(f.dispatched))
+	}
+	inv.Trace = api.Traceparent(span.SpanContext())
 	inv.Others += f.others(along)
 	borrowed, err := f.callBegin(ctx, inv, along)
 	addVolume(span, "libra.surplus", inv.Surplus)

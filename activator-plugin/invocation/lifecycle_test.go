@@ -451,6 +451,27 @@ func TestNextInAPodBeginsAfterTheLastHasEnded(t *testing.T) {
 	}
 }
 
+// The pool takes the Duration to begin with the Begin, and a donor must not last longer than predicted.
+func TestABeginThatWaitsSaysWhatIsLeft(t *testing.T) {
+	release := make(chan struct{})
+	rec := endingLate("1", release)
+	clk := clocktesting.NewFakeClock(time.Now())
+	l := newTestLifecycle(t, rec, clk)
+	l.start(revID, "node-a", invocationIn("ns/a", "1")).finish(200)
+	rec.await(t, 1)
+	inv := invocationIn("ns/a", "2")
+	inv.Duration, inv.WithoutLoan = 300*time.Millisecond, 500*time.Millisecond
+	second := l.start(revID, "node-a", inv)
+	clk.Step(200 * time.Millisecond)
+	close(release)
+	rec.await(t, 3)
+	second.finish(200)
+	drain(t, l)
+	if got := rec.begins[1]; got.Duration != 100*time.Millisecond || got.WithoutLoan != 300*time.Millisecond {
+		t.Errorf("the second is predicted to last another %v, and %v without a loan; want 100ms and 300ms", got.Duration, got.WithoutLoan)
+	}
+}
+
 // An invocation that is over before the End of the last one in its pod is answered never begins.
 // The next one still waits for that End: it would otherwise count the last one among those that
 // the pool does not know, although the pool may have ended it.

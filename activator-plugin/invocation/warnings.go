@@ -44,5 +44,5 @@ func (m *Manager) warn(rev *v1.Revision, event, what, consequence string, err er
 type warning struct {
 	revision types.NamespacedName
 	what     string
-	period    time.Duration // how many warnEvery the manager had run for
+	period   time.Duration // how many warnEvery the manager had run for
 }
