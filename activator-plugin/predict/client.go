@@ -6,6 +6,7 @@ package predict
 import (
 	"context"
 	"fmt"
+	"math"
 	"net/http"
 	"net/url"
 	"sync"
@@ -98,8 +99,8 @@ type Client struct {
 // function is what is known about one function. Readers load its state as a whole.
 type function struct {
 	state  atomic.Pointer[state]
-	flight atomic.Pointer[flight] // the fetch under way, of which there is at most one
-	used   atomic.Int64           // Unix time of the last request, in nanoseconds
+	flight atomic.Pointer[flight]    // the fetch under way, of which there is at most one
+	used   atomic.Pointer[time.Time] // the last request
 
 	mu        sync.Mutex // held to replace the state
 	marks     int        // how often it was made due: a fetch that began earlier leaves it due
@@ -330,13 +331,18 @@ func (c *Client) forget(now time.Time) {
 
 func (f *function) use(now time.Time) {
 	if f.unused(now) >= useEvery {
-		f.used.Store(now.UnixNano())
+		used := now // only what is kept is allocated
+		f.used.Store(&used)
 	}
 }
 
 // unused returns for how long no request has asked for the function.
 func (f *function) unused(now time.Time) time.Duration {
-	return time.Duration(now.UnixNano() - f.used.Load())
+	used := f.used.Load()
+	if used == nil {
+		return math.MaxInt64
+	}
+	return now.Sub(*used)
 }
 
 func (f *function) idle(now time.Time) bool {
