@@ -92,6 +92,7 @@ func (r *reflex) follow(ctx context.Context) {
 		if e == nil {
 			e = newEntry(pod)
 			r.add(e)
+			r.metrics.safeguards.Add(ctx, 0, ofFunction(info.function)) // increase() sees only what comes after the first value
 		}
 		if info.observed != "" && info.observed != e.info.observed {
 			r.log.Info("a pod is only observed", "pod", pod, "reason", info.observed)
