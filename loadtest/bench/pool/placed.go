@@ -60,7 +60,7 @@ func (p picturing) measurePlaced(ctx context.Context, as shipped, pinned bool, o
 	}, nil
 }
 
-// promises has, in milli CPU times milliseconds, what invocations were placed for, what they borrowed until they
+// promises has, in milli CPU times milliseconds, what invocations were placed for, what they borrowed of that until they
 // ended, and what they would have borrowed had they kept what they had when they began. The activator's metric
 // libra.placement.cpu has the last.
 type promises struct {
@@ -227,8 +227,9 @@ func (l *load) invoke(ctx context.Context, a *activator, choice placement.Choice
 		of.wanted.Add(1)
 		if promised := choice.PromisedCPUMilli; promised > 0 {
 			of.number.Add(1)
-			of.promised.Add(promised * inv.Duration.Milliseconds())
-			of.granted.Add(granted)
+			promise := promised * inv.Duration.Milliseconds()
+			of.promised.Add(promise)
+			of.granted.Add(min(granted, promise)) // more than one was promised makes up for no other
 			of.begun.Add(atFirst.CPUMilli * inv.Duration.Milliseconds())
 		}
 	}

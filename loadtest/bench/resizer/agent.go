@@ -237,7 +237,7 @@ func (s *site) measureAgent(ctx context.Context, metrics map[string]float64) (fi
 		}
 		served += n
 	}
-	if served == 0 || counted < enough*float64(s.inFlight) {
+	if served == 0 || !(counted >= enough*float64(s.inFlight)) { // also if it could not be counted
 		return nil, fmt.Errorf("%.1f requests were in flight on average, not %d: this machine has no CPU time for more; see --in-flight", counted, s.inFlight)
 	}
 	metrics["agent_pods"], metrics["agent_in_flight"], metrics["agent_rss_anonymous_mib"] = float64(s.agentPods), counted, busy[0].anonMiB

@@ -97,7 +97,7 @@ func (c *comparison) judge() []judged {
 }
 
 // closes returns how much of the gap between the arm without something and the baseline arm
-// closes: 1 is all of it, and 0 nothing.
+// closes: 1 is all of it, and 0 nothing. It is unmeasured where there is no gap.
 func (c *comparison) closes(k combination, arm, without, base string, f figure) interval {
 	both := c.common(k, arm, base)
 	numbers := slices.DeleteFunc(c.numbers(k, without), func(n int) bool { return !slices.Contains(both, n) })
@@ -107,7 +107,10 @@ func (c *comparison) closes(k combination, arm, without, base string, f figure) 
 	has, lacks, wanted := c.sampled(k, arm, numbers, f), c.sampled(k, without, numbers, f), c.sampled(k, base, numbers, f)
 	closed := make([]float64, len(has))
 	for i := range closed {
-		closed[i] = (lacks[i] - has[i]) / (lacks[i] - wanted[i])
+		closed[i] = none
+		if lacks[i] > wanted[i] {
+			closed[i] = (lacks[i] - has[i]) / (lacks[i] - wanted[i])
+		}
 	}
 	return intervalOf(closed, c.units(k, arm, numbers, f))
 }

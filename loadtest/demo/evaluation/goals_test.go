@@ -71,11 +71,12 @@ func TestVerdicts(t *testing.T) {
 }
 
 func TestGapThatIsClosed(t *testing.T) {
-	with := func(owners float64, noise float64) Data {
+	of := func(owners, noIdle, noise float64) Data {
 		return synthetic{seed: 2, blocks: 4, requests: 300, noise: noise, arms: map[string]float64{
-			Stock: 1.5, Again: 1.5, NoLimits: 1, OwnersNoIdle: 1.5, Owners: owners,
+			Stock: 1.5, Again: 1.5, NoLimits: 1, OwnersNoIdle: noIdle, Owners: owners,
 		}}.data(combination{PartRequests, 15, 10})
 	}
+	with := func(owners, noise float64) Data { return of(owners, 1.5, noise) }
 	for name, c := range map[string]struct {
 		data    Data
 		verdict stats.Verdict
@@ -84,6 +85,7 @@ func TestGapThatIsClosed(t *testing.T) {
 		"most of it":         {with(1.1, 0.1), stats.Holds, 0.8},
 		"little of it":       {with(1.4, 0.1), stats.DoesNotHold, 0.2},
 		"its CPU was taken":  {robbed(with(1.1, 0.1), OwnersNoIdle, 1), stats.NotKnown, 0.8},
+		"there is no gap":    {of(1.4, 0.8, 0.1), "", 0},
 		"nobody lacks it":    {without(with(1.1, 0.1), OwnersNoIdle), "", 0},
 		"without a baseline": {without(with(1.1, 0.1), NoLimits), "", 0},
 	} {
