@@ -66,7 +66,10 @@ def drifts(calls: Calls, train: int, step: int) -> list[Drift]:
                 OURS: _ours(learner, after),
             }
             outcomes = {
-                what: [Outcome(allocation, a, n) for a, n in zip(given, needs, strict=True)]
+                what: [
+                    Outcome(allocation, a, n, function=name, seed=seed)
+                    for a, n in zip(given, needs, strict=True)
+                ]
                 for what, given in answers.items()
             }
             found.append(Drift(seed, name, sum(moved) / len(moved), outcomes))

@@ -49,14 +49,17 @@ def compared(calls: Calls, train: int, comparisons: int, say: Say) -> Exactness:
 
 
 def sizes_to_try(table: StepTable, count: int, rng: np.random.Generator) -> Sizes:
-    """The sizes where an error would show, and random ones up to count."""
+    """The sizes where an error would show, and if there are steps, random ones around them, up to count."""
     edges = {0, 1, MAX_SIZE, 1 << 24, (1 << 24) + 1}
     for threshold in table.thresholds:
         edges.update(range(threshold - _NEAR, threshold + _NEAR + 1))
     for low, high in pairwise(table.thresholds):
         edges.add((low + high) // 2)
     fixed = np.array(sorted(e for e in edges if 0 <= e <= MAX_SIZE), dtype=np.int64)
-    drawn = np.exp(rng.uniform(0, np.log(float(MAX_SIZE)), max(0, count - len(fixed)))).astype(np.int64)
+    if not table.thresholds:
+        return fixed
+    low, high = np.log([max(1, table.thresholds[0] // 2), min(MAX_SIZE, 2 * table.thresholds[-1])])
+    drawn = np.exp(rng.uniform(low, high, max(0, count - len(fixed)))).astype(np.int64)
     return np.concatenate([fixed, drawn])
 
 

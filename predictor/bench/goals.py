@@ -12,6 +12,7 @@ NOT_KNOWN = "not known"
 
 _RESAMPLES = 500
 _AT_ONCE = 20
+_BEYOND = 5
 
 Interval = tuple[float, float]
 
@@ -86,12 +87,13 @@ def rows(metrics: Mapping[str, float], intervals: Mapping[str, Interval]) -> lis
 
 
 def percentile_interval(values: Sequence[float], share: float) -> Interval | None:
-    """The 95 % interval of a percentile; None without at least two blocks to draw from.
+    """The 95 % interval of a percentile; None without at least two blocks to draw from, or where fewer than
+    five values are beyond it: no interval would then say how high it may be.
 
     Successive values are drawn together, because a disturbance of the machine hits several in a row.
     """
     blocks = [values[i : i + _AT_ONCE] for i in range(0, len(values), _AT_ONCE)]
-    if len(blocks) < 2:
+    if len(blocks) < 2 or len(values) * (1 - share) < _BEYOND - 1e-9:
         return None
     rng = random.Random(0)  # noqa: S311
     found = sorted(

@@ -54,7 +54,7 @@ def class_model(calls: Sequence[Call], resource: int) -> ClassModel:
 class Times:
     """How long learning took, in milliseconds."""
 
-    training: list[float] = field(default_factory=list)  # of three models, once
+    training: list[float] = field(default_factory=list)  # of three models, again and again
     refit: list[float] = field(default_factory=list)  # including the choice between estimators
     update: list[float] = field(default_factory=list)  # an observation
 

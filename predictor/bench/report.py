@@ -174,8 +174,9 @@ def _ordered(trials: Sequence[Trial], name: str) -> float:
 def _explained(kind: str) -> str:
     allocation = f"{ALLOCATION[0]}m and {ALLOCATION[1] >> 20}Mi"
     return (
-        "Under: share under-predicted [Wilson 95 %]. Harvest: share of what an oracle would lend [bootstrap"
-        f" 95 %] when the owner has allocated {allocation}; an under-predicted call lends nothing or,"
+        "Under: share under-predicted. Harvest: share of what an oracle would lend when the owner has"
+        f" allocated {allocation}. Both with the wider of the 95 % intervals over calls and over trainings of"
+        " these functions; an under-predicted call lends nothing or,"
         " penalised, minus what it lacked. By time: each call is weighted by its duration. Of least:"
         " harvest if the owner had allocated the least that holds every call. Frozen: nothing is learned from"
         " held-out calls. Online: each is learned from after it is answered. Best constant: the lowest answer"

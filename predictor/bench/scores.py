@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,8 @@ class Outcome:
     answer: int  # 0: no prediction, so that nothing is lent
     needed: int  # the option that would have held the call
     seconds: float = 1.0  # duration of the call
+    function: str = ""
+    seed: int = 0  # calls of one function and seed were answered after the same training
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +54,19 @@ def proportion(successes: int, count: int) -> Share:
 
 
 def under_predicted(outcomes: Sequence[Outcome]) -> Share:
-    """The share of calls that needed a larger option than was answered, with Wilson's interval."""
-    return proportion(sum(_short(o) for o in outcomes), len(outcomes))
+    """The share of calls that needed a larger option than was answered.
+
+    Its interval is the wider of Wilson's and the one over trainings.
+    """
+    short = np.array([_short(o) for o in outcomes], dtype=np.float64)
+    found = proportion(int(short.sum()), len(outcomes))
+    return _widened(found, _over_trainings(outcomes, short, np.ones(len(outcomes))))
 
 
 def harvested(outcomes: Sequence[Outcome], penalty: bool = False, by_time: bool = False) -> Share:
-    """The share of an oracle's lending that is lent safely, with the bootstrap's interval.
+    """The share of an oracle's lending that is lent safely.
+
+    Its interval is the wider of the bootstrap's over calls and the one over trainings.
 
     An oracle lends whatever the allocation has above the option needed. An under-predicted call counts as if
     nothing had been lent or, with a penalty, as minus what it lacked. By time, a call counts for as long as
@@ -72,7 +81,38 @@ def harvested(outcomes: Sequence[Outcome], penalty: bool = False, by_time: bool 
     drawn = rng.integers(0, len(outcomes), (_RESAMPLES, len(outcomes)))
     shares = lent[drawn].sum(axis=1) / np.maximum(could[drawn].sum(axis=1), 1e-9)
     low, high = np.quantile(shares, (0.025, 0.975))
-    return Share(float(lent.sum() / could.sum()), float(low), float(high), len(outcomes))
+    found = Share(float(lent.sum() / could.sum()), float(low), float(high), len(outcomes))
+    return _widened(found, _over_trainings(outcomes, lent, could))
+
+
+def _widened(share: Share, interval: tuple[float, float] | None) -> Share:
+    if interval is None:
+        return share
+    return replace(share, low=min(share.low, interval[0]), high=max(share.high, interval[1]))
+
+
+def _over_trainings(
+    outcomes: Sequence[Outcome], parts: NDArray[np.float64], wholes: NDArray[np.float64]
+) -> tuple[float, float] | None:
+    """The bootstrap's 95 % interval of the sum of parts over that of wholes, if functions were trained again.
+
+    The calls after one training are all answered by one model, so they tell less than as many independent
+    calls. The functions stay. None where no function was trained more than once.
+    """
+    sums: dict[str, dict[int, NDArray[np.float64]]] = {}
+    for outcome, part, whole in zip(outcomes, parts, wholes, strict=True):
+        of_function = sums.setdefault(outcome.function, {})
+        of_function.setdefault(outcome.seed, np.zeros(2))[:] += part, whole
+    if all(len(of_function) < 2 for of_function in sums.values()):
+        return None
+    rng = np.random.default_rng(0)
+    drawn = np.zeros((_RESAMPLES, 2))
+    for of_function in sums.values():
+        trainings = np.array(list(of_function.values()))
+        picked = rng.integers(0, len(trainings), (_RESAMPLES, len(trainings)))
+        drawn += trainings[picked].sum(axis=1)
+    low, high = np.quantile(drawn[:, 0] / np.maximum(drawn[:, 1], 1e-9), (0.025, 0.975))
+    return float(low), float(high)
 
 
 def ordered(predicted: NDArray[np.float64], actual: NDArray[np.float64]) -> float:

@@ -438,8 +438,9 @@ class Function:
             for position, answer in sorted(fitted.fit.held_out[i].items()):
                 call = fitted.calls[position]
                 # A held-out answer was learned from half of the window, so the answer that the call met may
-                # be the better one.
+                # be the better one, unless answers have fallen since.
                 met = 0 if i in changed else (call.cpu_milli, call.memory_bytes)[i]
+                met = min(met, self._answers.at(call.sample.size)[i])
                 derived.append((resource.use(call.sample).peak, max(answer, met)))
             for call in newer:
                 use, raw = resource.use(call.sample), self._answers.at(call.sample.size)[i]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -62,6 +63,21 @@ def test_by_time_a_call_counts_for_as_long_as_it_took() -> None:
     ]
     assert harvested(outcomes).value == pytest.approx(1 / 2)
     assert harvested(outcomes, by_time=True).value == pytest.approx(3 / 4)
+
+
+def test_calls_after_one_training_are_not_independent() -> None:
+    def trained(seed: int, answer: int) -> list[Outcome]:
+        return [Outcome(2000, answer, 1000, function="f", seed=seed) for _ in range(100)]
+
+    alike = [*trained(1, 1000), *trained(2, 1000), *trained(3, 1000)]
+    assert (harvested(alike).low, harvested(alike).high) == (1, 1)
+    apart = [*trained(1, 1000), *trained(2, 1000), *trained(3, 1900), *trained(4, 900)]
+    share = harvested(apart)
+    assert share.value == pytest.approx(0.525)
+    assert share.low < 0.2, "the third training or the fourth, thrice"
+    assert share.high > 0.9
+    assert under_predicted(apart).low == 0
+    assert under_predicted(apart).high >= 0.5
 
 
 def test_nothing_to_harvest_is_all_of_it() -> None:
@@ -134,7 +150,10 @@ def test_function_answers_and_always_the_same(name: str) -> None:
 
 
 def test_what_is_measured_is_what_is_served() -> None:
-    assert parse([], {}) == SETTINGS
+    manifest = Path(__file__).parents[2] / "manifests/base/predictor/inferenceservice.yaml"
+    (container,) = yaml.safe_load(manifest.read_text())["spec"]["predictor"]["containers"]
+    options = [o for o in container["args"] if not o.startswith("--redis-")]
+    assert parse(options, {e["name"]: e["value"] for e in container["env"]}) == SETTINGS
 
 
 def growing() -> list[Call]:

@@ -523,6 +523,14 @@ def test_after_a_change_of_estimator_the_offset_rests_on_answers_of_the_new_one(
         assert max(state.offsets[i].raws) <= most, "the answers from before are none of these"
 
 
+def test_the_offset_rests_on_no_higher_answers_than_are_served(caller: Caller) -> None:
+    for milli in (1000, 300):
+        caller.call(*[sample(USING, peak_cpu_milli=milli)] * SETTINGS.window)
+    state = caller.function.state()
+    assert state.answers.cpu_milli.values == (300,)
+    assert set(state.offsets[0].raws) == {300}, "all calls met answers of 1000m"
+
+
 def cpu_time(function: Function, size: int = 1000) -> int:
     return function.published.answers.cpu_time_at(size)
 

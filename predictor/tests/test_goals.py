@@ -58,3 +58,4 @@ def test_a_percentile_is_drawn_in_blocks() -> None:
     assert percentile_interval(calm[:90] + slow + calm[90:], 0.95) == (1.0, 9.0)
     assert percentile_interval(calm, 0.95) == (1.0, 1.0)
     assert percentile_interval(slow, 0.95) is None, "one block"
+    assert percentile_interval(calm, 0.99) is None, "two values are beyond it"
