@@ -20,7 +20,7 @@ from libra_predictor.estimators import (
 from libra_predictor.observations import MAX_SIZE
 from libra_predictor.tables import Sizes, StepTable
 
-COMPARISONS = 1_200_000
+COMPARISONS = 1_500_000
 
 _NEAR = 2  # sizes tried on each side of a threshold
 
