@@ -97,7 +97,8 @@ def _over_trainings(
     """The bootstrap's 95 % interval of the sum of parts over that of wholes, if functions were trained again.
 
     The calls after one training are all answered by one model, so they tell less than as many independent
-    calls. The functions stay. None where no function was trained more than once.
+    calls. The functions stay. Of each function's n trainings n - 1 are drawn, and count n / (n - 1) times: n
+    of n would vary too little (Rao and Wu). None where no function was trained more than once.
     """
     sums: dict[str, dict[int, NDArray[np.float64]]] = {}
     for outcome, part, whole in zip(outcomes, parts, wholes, strict=True):
@@ -109,8 +110,9 @@ def _over_trainings(
     drawn = np.zeros((_RESAMPLES, 2))
     for of_function in sums.values():
         trainings = np.array(list(of_function.values()))
-        picked = rng.integers(0, len(trainings), (_RESAMPLES, len(trainings)))
-        drawn += trainings[picked].sum(axis=1)
+        some = max(1, len(trainings) - 1)
+        picked = rng.integers(0, len(trainings), (_RESAMPLES, some))
+        drawn += trainings[picked].sum(axis=1) * len(trainings) / some
     low, high = np.quantile(drawn[:, 0] / np.maximum(drawn[:, 1], 1e-9), (0.025, 0.975))
     return float(low), float(high)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
+import yaml  # type: ignore[import-untyped]
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -303,7 +303,7 @@ func (r *reflex) needed(e *entry) int64 {
 	}
 	if b := r.balance(e); b.Short > 0 {
 		// No donor lends that much, but the node may have it.
-		need = max(need, min(stepped(owed+b.Borrowed.MemoryBytes+b.Short), needMost*owed/needStep*needStep))
+		need = max(need, min(stepped(owed+b.Borrowed.MemoryBytes+b.Short), stepped(needMost*owed)))
 	}
 	return need
 }
