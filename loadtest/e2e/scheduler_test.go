@@ -100,7 +100,7 @@ func installScheduler(ctx context.Context, t *testing.T, image string) {
 		return relative
 	}
 	repository, tag, _ := strings.Cut(image, ":")
-	kustomization := fmt.Sprintf("resources: [%s]\ncomponents: [%s]\nimages: [{name: %s, newName: %s, newTag: %s}]\n",
+	kustomization := fmt.Sprintf("resources: [%s]\ncomponents: [%s]\nimages: [{name: %s, newName: %s, newTag: %q}]\n",
 		from(schedulerManifests), from("manifests/components/redis-auth"), schedulerName, repository, tag)
 	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(kustomization), 0o644); err != nil {
 		t.Fatal(err)
