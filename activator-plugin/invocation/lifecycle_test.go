@@ -451,14 +451,20 @@ func TestNextInAPodBeginsAfterTheLastHasEnded(t *testing.T) {
 	}
 }
 
-// The pool takes the Duration to begin with the Begin, and a donor must not last longer than predicted.
-func TestABeginThatWaitsSaysWhatIsLeft(t *testing.T) {
-	release := make(chan struct{})
+// afterALateEnd returns a lifecycle in which an invocation has ended in the pod ns/a. Its End is answered after release.
+func afterALateEnd(t *testing.T, clk clock.WithTicker, release <-chan struct{}) (*lifecycle, *recorder) {
+	t.Helper()
 	rec := endingLate("1", release)
-	clk := clocktesting.NewFakeClock(time.Now())
 	l := newTestLifecycle(t, rec, clk)
 	l.start(revID, "node-a", invocationIn("ns/a", "1")).finish(200)
 	rec.await(t, 1)
+	return l, rec
+}
+
+// The pool takes the Duration to begin with the Begin, and a donor must not last longer than predicted.
+func TestABeginThatWaitsSaysWhatIsLeft(t *testing.T) {
+	clk, release := clocktesting.NewFakeClock(time.Now()), make(chan struct{})
+	l, rec := afterALateEnd(t, clk, release)
 	inv := invocationIn("ns/a", "2")
 	inv.Duration, inv.WithoutLoan = 300*time.Millisecond, 500*time.Millisecond
 	second := l.start(revID, "node-a", inv)
@@ -476,12 +482,8 @@ func TestABeginThatWaitsSaysWhatIsLeft(t *testing.T) {
 // The next one still waits for that End: it would otherwise count the last one among those that
 // the pool does not know, although the pool may have ended it.
 func TestNextInAPodDoesNotWaitForLong(t *testing.T) {
-	release := make(chan struct{})
-	rec := endingLate("1", release)
-	clk := clocktesting.NewFakeClock(time.Now())
-	l := newTestLifecycle(t, rec, clk)
-	l.start(revID, "node-a", invocationIn("ns/a", "1")).finish(200)
-	rec.await(t, 1)
+	clk, release := clocktesting.NewFakeClock(time.Now()), make(chan struct{})
+	l, rec := afterALateEnd(t, clk, release)
 	l.beginTimeout = time.Millisecond
 	second := l.start(revID, "node-a", invocationIn("ns/a", "2"))
 	waitFor(t, "the second to be tried", clk.HasWaiters)
