@@ -86,62 +86,44 @@ func breakJournal(ctx context.Context, t *testing.T) (mend func()) {
 // contest a manager that came at such a moment.
 const managedFor = 20 * time.Second
 
-// anotherManager keeps writing the CPU limits of functions under load, as hundredths of what each is owed.
-func anotherManager(hundredths int64, names ...string) func(ctx context.Context, t *testing.T) (mend func()) {
+// anotherManager keeps writing the CPU limit of a function under load, as hundredths of what it is owed. One that is
+// raised is a donor, and one that is lowered is a borrower: what is written is then never what the loans allow.
+func anotherManager(name string, hundredths int64) func(ctx context.Context, t *testing.T) (mend func()) {
 	return func(ctx context.Context, t *testing.T) (mend func()) {
-		var functions []function
-		for _, name := range names {
-			functions = append(functions, find(ctx, t, name))
+		f := find(ctx, t, name)
+		c, err := cgroup.Open(cgroupRoot, f.containerID)
+		if err != nil {
+			t.Fatal(err)
 		}
-		running := startLoad(ctx)
-		var stops []func()
-		for _, f := range functions {
-			c, err := cgroup.Open(cgroupRoot, f.containerID)
-			if err != nil {
-				t.Fatal(err)
+		t.Cleanup(func() {
+			if err := errors.Join(c.SetCPU(f.allocation.CPUMilli), c.Close()); err != nil {
+				t.Errorf("give %s its limit back: %v", f.name, err)
 			}
-			t.Cleanup(func() {
-				if err := errors.Join(c.SetCPU(f.allocation.CPUMilli), c.Close()); err != nil {
-					t.Errorf("give %s its limit back: %v", f.name, err)
-				}
-			})
-			stops = append(stops, repeatedly(ctx, t, "a write of the limit of "+f.name, func(ctx context.Context) error {
-				if err := lent(c, f, hundredths < 100); err != nil {
+		})
+		running := startLoad(ctx)
+		stop := repeatedly(ctx, t, "a write of the limit of "+f.name, func(ctx context.Context) error {
+			reading, err := c.Read()
+			if err != nil {
+				return err
+			}
+			owed, limit := f.allocation.CPUMilli, reading.Limit.CPUMilli
+			if hundredths > 100 && limit >= owed || hundredths < 100 && limit <= owed {
+				return fmt.Errorf("its limit is %dm, and it is owed %dm", limit, owed)
+			}
+			for end := time.Now().Add(managedFor); time.Now().Before(end) && ctx.Err() == nil; {
+				// The agent comes every 10 ms, and reads back what it has written within microseconds.
+				<-time.After(100 * time.Microsecond)
+				if err := c.SetCPU(owed * hundredths / 100); err != nil {
 					return err
 				}
-				for end := time.Now().Add(managedFor); time.Now().Before(end) && ctx.Err() == nil; {
-					// The agent comes every 10 ms, and reads back what it has written within microseconds.
-					<-time.After(100 * time.Microsecond)
-					if err := c.SetCPU(f.allocation.CPUMilli * hundredths / 100); err != nil {
-						return err
-					}
-				}
-				return c.SetCPU(f.allocation.CPUMilli)
-			}))
-		}
-		return func() {
-			for _, stop := range stops {
-				stop()
 			}
+			return c.SetCPU(owed)
+		})
+		return func() {
+			stop()
 			running.stop(t)
 		}
 	}
-}
-
-// lent returns an error unless a function's container lends or borrows. To be lowered, it must borrow: the
-// safeguard would keep a donor from lending, and then nobody looks at its limit.
-func lent(c cgroup.Container, f function, toBeLowered bool) error {
-	reading, err := c.Read()
-	if err != nil {
-		return err
-	}
-	if reading.Limit.CPUMilli == f.allocation.CPUMilli {
-		return fmt.Errorf("%s has what it is owed", f.name)
-	}
-	if toBeLowered && reading.Limit.CPUMilli < f.allocation.CPUMilli {
-		return fmt.Errorf("%s lends, and is to borrow", f.name)
-	}
-	return nil
 }
 
 // predictWrongly keeps lending what a pod is using, each time for another function: one that the safeguard has
@@ -155,7 +137,8 @@ func predictWrongly(ctx context.Context, t *testing.T) (mend func()) {
 	}
 	// Past the activator, which would begin them in the pool.
 	requests := repeatedly(ctx, t, "a request to "+lends.pod, func(ctx context.Context) error {
-		ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+		// A request that has begun runs to its end: the test may be over before the first has ended.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 		defer cancel()
 		request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+pod.Status.PodIP+":"+queueProxyPort, bytes.NewReader(compressionBody))
 		if err != nil {
