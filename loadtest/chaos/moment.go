@@ -62,15 +62,15 @@ type sample struct {
 // rest returns the CPU limit, in milli CPU, while nothing is lent and nothing is held.
 func (s sample) rest() int64 { return max(s.owed.CPUMilli, s.ceiling) }
 
-// away reports whether the limits differ from those at rest and nothing covers that: neither
-// the balance nor, for a function with a ceiling, that it may be held. More memory than is
-// owed harms nobody; less is against the rules.
+// away reports whether the limits differ from those at rest by more than what covers that: the
+// amounts of the balance or, for a function with a ceiling, that it may be held. More memory
+// than is owed harms nobody; less is against the rules.
 func (s sample) away(b pool.Balance, held bool) bool {
 	if s.ceiling > 0 {
 		return s.limits.CPUMilli != s.rest() && !(held && s.inBounds())
 	}
-	return s.limits.CPUMilli < s.owed.CPUMilli && b.Lent.CPUMilli == 0 ||
-		s.limits.CPUMilli > s.owed.CPUMilli && b.Borrowed.CPUMilli == 0
+	return s.limits.CPUMilli < s.owed.CPUMilli-b.Lent.CPUMilli ||
+		s.limits.CPUMilli > s.owed.CPUMilli+b.Borrowed.CPUMilli
 }
 
 // inBounds reports whether the CPU limit is one that a function with a ceiling may ever have.
