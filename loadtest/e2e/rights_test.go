@@ -177,7 +177,6 @@ var needs = map[string]struct {
 		role: []need{
 			{resource: "pods", verbs: []string{"list", "watch"}},
 			{resource: "pods/resize", verbs: []string{"patch"}},
-			{resource: "resourcequotas", verbs: []string{"list", "watch"}},
 			{group: "serving.knative.dev", resource: "revisions", verbs: []string{"list", "watch"}},
 			{group: "libra.dev", resource: "functionreports", verbs: []string{"create", "delete", "get", "list"}},
 			{group: "libra.dev", resource: "functionreports/status", verbs: []string{"update"}},

@@ -25,7 +25,7 @@ import (
 const agentLabel = "app"
 
 // CacheOptions returns the options of the cache that the controller reads: opted-in pods and Revisions,
-// node agents, Nodes and ResourceQuotas, each with only the fields that the controller looks at. A pod
+// node agents and Nodes, each with only the fields that the controller looks at. A pod
 // in Kubernetes is several times as large, and a cluster can have tens of thousands. Pods and Revisions
 // are read without being copied, so callers must not change them.
 func CacheOptions() cache.Options {
@@ -36,9 +36,8 @@ func CacheOptions() cache.Options {
 			cache.AllNamespaces:     {LabelSelector: optedIn},
 			settings.AgentNamespace: {LabelSelector: agents},
 		}},
-		&servingv1.Revision{}:   {Label: optedIn, Transform: transform(keepRevision), UnsafeDisableDeepCopy: ptr.To(true)},
-		&corev1.Node{}:          {Transform: transform(keepSize)},
-		&corev1.ResourceQuota{}: {Transform: transform(keepCPULimitQuota)},
+		&servingv1.Revision{}: {Label: optedIn, Transform: transform(keepRevision), UnsafeDisableDeepCopy: ptr.To(true)},
+		&corev1.Node{}:        {Transform: transform(keepSize)},
 	}}
 }
 
@@ -60,7 +59,6 @@ func keepPod(pod *corev1.Pod) *corev1.Pod {
 		ObjectMeta: keepMeta(&pod.ObjectMeta),
 		Spec: corev1.PodSpec{
 			NodeName: pod.Spec.NodeName, Resources: pod.Spec.Resources,
-			PriorityClassName: pod.Spec.PriorityClassName, ActiveDeadlineSeconds: pod.Spec.ActiveDeadlineSeconds,
 		},
 		Status: corev1.PodStatus{Phase: pod.Status.Phase, ObservedGeneration: pod.Status.ObservedGeneration},
 	}

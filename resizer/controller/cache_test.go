@@ -41,14 +41,9 @@ func (c cached) List(ctx context.Context, list client.ObjectList, opts ...client
 	if err := c.Client.List(ctx, list, opts...); err != nil {
 		return err
 	}
-	switch l := list.(type) {
-	case *corev1.PodList:
-		for i := range l.Items {
-			l.Items[i] = *keepPod(&l.Items[i])
-		}
-	case *corev1.ResourceQuotaList:
-		for i := range l.Items {
-			l.Items[i] = *keepCPULimitQuota(&l.Items[i])
+	if pods, ok := list.(*corev1.PodList); ok {
+		for i := range pods.Items {
+			pods.Items[i] = *keepPod(&pods.Items[i])
 		}
 	}
 	return nil

@@ -36,7 +36,6 @@ type cpuCeiling struct {
 	refusedUntil time.Time // not tried before this, because it was refused
 	refusal      backoff.Delay
 
-	countedBy string // the quota that keeps it out of the spec; empty when none does
 	badMaxCPU string // what is wrong with the pod's annotation; empty when nothing is
 }
 
@@ -65,19 +64,14 @@ func (c *Controller) unread() bool {
 // place finds the ceilings of the node's pods.
 func (c *Controller) place(ctx context.Context, n *node) {
 	c.measure(ctx, n)
-	quotas, withheld := quotasOf(c.kube), 0
 	for _, m := range n.pods {
 		before := m.ceiling.milli
-		m.ceiling.milli = c.ceilingOf(ctx, n, m, quotas)
-		if m.ceiling.countedBy != "" {
-			withheld++
-		}
+		m.ceiling.milli = c.ceilingOf(ctx, n, m)
 		if m.ceiling.milli != before {
 			logf.FromContext(ctx).V(1).Info("the CPU ceiling of a pod has changed", "node", n.name, "pod", m.name,
 				"function", m.function, "fromMilli", before, "toMilli", m.ceiling.milli)
 		}
 	}
-	c.metrics.withheld(n.name, withheld)
 }
 
 // measure reads how much CPU pods may have of the node, and how much memory it has. If that fails,
@@ -93,14 +87,13 @@ func (c *Controller) measure(ctx context.Context, n *node) {
 
 // ceilingOf returns the target of a pod's CPU limit in milli CPU, whatever is on loan. It is 0
 // under source owners, and for a pod that has no ceiling.
-func (c *Controller) ceilingOf(ctx context.Context, n *node, m *managedPod, quotas *quotas) int64 {
+func (c *Controller) ceilingOf(ctx context.Context, n *node, m *managedPod) int64 {
 	if m.owed.CPUMilli == 0 || m.standing != takesPart || m.leftAlone != "" {
-		m.ceiling.countedBy = ""
 		return 0
 	}
 	set := c.live.For(m.pod.Namespace)
 	if set.ModeOf(m.pod.Annotations) != api.ModeFull || c.live.Source(m.pod.Namespace, n.name) != api.SourceNode {
-		m.ceiling.badMaxCPU, m.ceiling.countedBy = "", ""
+		m.ceiling.badMaxCPU = ""
 		return 0
 	}
 	milli, err := ceiling.Of(m.pod, m.owed.CPUMilli, n.allocatable, set)
@@ -114,11 +107,7 @@ func (c *Controller) ceilingOf(ctx context.Context, n *node, m *managedPod, quot
 	if !api.PodReady(m.pod) && m.asked.CPUMilli <= m.owed.CPUMilli {
 		return m.owed.CPUMilli // no request waits for it yet
 	}
-	if milli <= m.owed.CPUMilli {
-		m.ceiling.countedBy = ""
-		return milli
-	}
-	return c.besideQuotas(ctx, n, m, milli, quotas)
+	return milli
 }
 
 // keepSize returns the part of a Node that measure reads.

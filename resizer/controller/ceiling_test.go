@@ -368,3 +368,54 @@ func TestCeilingEventSaysWhatHappensInstead(t *testing.T) {
 		}
 	}
 }
+
+// Kubernetes refuses every resize of a pod that is older than a quota on limits.cpu and has a
+// container without a CPU limit, including the one back from the ceiling. The refusal is reported,
+// and the resize is tried again and in nobody's way.
+func TestQuotaThatRefusesTheWayBack(t *testing.T) {
+	h := withCeilings(t, testPod("p", owed, ready))
+	h.expect("p 2000m/256Mi")
+	h.kubelet()
+	h.forbid = func(pod string) error {
+		return apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, pod, errors.New("failed quota: team: must specify limits.cpu for: queue-proxy"))
+	}
+	h.attempts = 0
+	if got := h.follow(time.Hour); got != nil || h.attempts > 0 {
+		t.Errorf("patches %v, %d attempts, want none: the ceiling is in the spec already", got, h.attempts)
+	}
+	h.following.now.Source = api.SourceOwners
+	if got := h.follow(time.Hour); got != nil {
+		t.Errorf("patches %v, want none", got)
+	}
+	if most := int(time.Hour/backOffMax) + 10; h.attempts == 0 || h.attempts > most {
+		t.Errorf("%d attempts in an hour, want 1 to %d", h.attempts, most)
+	}
+	if diff := cmp.Diff([]string{"LibraResizeRefused"}, h.reasons()); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
+	}
+	h.forbid = nil
+	if diff := cmp.Diff([]string{"p 500m/256Mi"}, h.follow(2*backOffMax)); diff != "" {
+		t.Errorf("patches when it is accepted (-want +got):\n%s", diff)
+	}
+}
+
+// The most that a LimitRange allows binds through the API server alone: a ceiling that it refuses
+// stays out of the spec, and one that it accepts is there.
+func TestLimitRangeBoundsCeilings(t *testing.T) {
+	h := withCeilings(t, testPod("p", owed, ready), testPod("q", owed, ready, annotated(api.MaxCPUAnnotation, "900m")))
+	h.forbidLimits = func(pod string, limits api.Resources) error {
+		if limits.CPUMilli <= 1000 {
+			return nil
+		}
+		return apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, pod,
+			errors.New("maximum cpu usage per Container is 1, but limit is 2"))
+	}
+	h.expect("q 900m/256Mi")
+	if diff := cmp.Diff([]string{"LibraCeilingRefused"}, h.reasons()); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
+	}
+	h.kubelet()
+	if got := h.follow(time.Hour); got != nil {
+		t.Errorf("patches %v, want none", got)
+	}
+}

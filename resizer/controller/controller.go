@@ -26,12 +26,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
-	logf "sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
-	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/pool"
 	"libra.dev/libra/resizer/backoff"
 )
@@ -154,7 +152,6 @@ func (c *Controller) Register(ctx context.Context, mgr manager.Manager) error {
 		Named("resizer").
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(requestsOf)).
 		Watches(&corev1.Node{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(allocatableChanged)).
-		Watches(&corev1.ResourceQuota{}, handler.EnqueueRequestsFromMapFunc(c.nodesOfNamespace), builder.WithPredicates(quotaChanged)).
 		WatchesRawSource(source.Func(c.awaken)).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: concurrentNodes,
@@ -176,25 +173,6 @@ func requestsOf(_ context.Context, o client.Object) []reconcile.Request {
 	var requests []reconcile.Request
 	for _, name := range nodeNameOf(o) {
 		requests = append(requests, requestOf(name))
-	}
-	return requests
-}
-
-// nodesOfNamespace requests the nodes with opted-in pods of the object's namespace.
-func (c *Controller) nodesOfNamespace(ctx context.Context, o client.Object) []reconcile.Request {
-	var list corev1.PodList
-	if err := c.kube.List(ctx, &list, client.InNamespace(o.GetNamespace()), client.MatchingLabels{api.EnabledLabel: api.EnabledValue}); err != nil {
-		logf.FromContext(ctx).Error(err, "could not list the pods of a namespace whose quota has changed; their ceilings follow later", "namespace", o.GetNamespace(), "within", resync)
-		return nil
-	}
-	nodes := map[string]struct{}{}
-	for i := range list.Items {
-		nodes[list.Items[i].Spec.NodeName] = struct{}{}
-	}
-	delete(nodes, "")
-	var requests []reconcile.Request
-	for node := range nodes {
-		requests = append(requests, requestOf(node))
 	}
 	return requests
 }

@@ -18,8 +18,8 @@ const (
 	// The API server did not accept new limits: a ResourceQuota, a LimitRange, a webhook. Make room, or opt the namespace's
 	// functions out. If a container "must specify limits.cpu" for a quota, delete the pod.
 	eventResizeRefused = "LibraResizeRefused"
-	// The API server did not accept the ceiling, or a ResourceQuota would count it; the node agent sets it in the cgroup
-	// alone. You need to do nothing, unless you want it in the spec: raise what the LimitRange allows.
+	// The API server did not accept the ceiling; the node agent sets it in the cgroup alone. You need to do nothing, unless
+	// you want it in the spec: raise what the LimitRange allows.
 	eventCeilingRefused = "LibraCeilingRefused"
 	// The annotation libra.dev/max-cpu cannot be read, so the ceiling is the Revision's limit. Write an amount of CPU, such
 	// as 500m or 2.

@@ -529,3 +529,12 @@ func lends(mi int64, pods ...string) map[string]pool.Balance {
 	}
 	return balances
 }
+
+func (h *harness) create(objects ...client.Object) {
+	h.t.Helper()
+	for _, o := range objects {
+		if err := h.kube.Create(h.t.Context(), o); err != nil {
+			h.t.Fatal(err)
+		}
+	}
+}

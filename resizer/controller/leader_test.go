@@ -111,9 +111,8 @@ func (h *harness) replica(identity string, l *lease, patched chan<- string) (sto
 	informers := func(*rest.Config, cache.Options) (cache.Cache, error) {
 		return &informertest.FakeInformers{Scheme: h.kube.Scheme(), InformersByGVK: map[schema.GroupVersionKind]toolscache.SharedIndexInformer{
 			podKind: &listed{FakeInformer: controllertest.FakeInformer{Synced: true}, object: h.get("low")},
-			corev1.SchemeGroupVersion.WithKind("Node"):          none,
-			corev1.SchemeGroupVersion.WithKind("ResourceQuota"): &controllertest.FakeInformer{Synced: true},
-			servingv1.SchemeGroupVersion.WithKind("Revision"):   none,
+			corev1.SchemeGroupVersion.WithKind("Node"):        none,
+			servingv1.SchemeGroupVersion.WithKind("Revision"): none,
 		}}, nil
 	}
 	mgr, err := ctrl.NewManager(&rest.Config{}, ctrl.Options{

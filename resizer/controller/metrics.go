@@ -44,13 +44,12 @@ type metrics struct {
 	// Observed by callbacks, so that a node that is gone leaves no series behind.
 	mu          sync.Mutex
 	silentNodes map[string]bool
-	kept        map[string]int // pods whose ceiling is kept out of the spec, by node
 }
 
 func newMetrics(provider metric.MeterProvider) (*metrics, error) {
 	meter := provider.Meter(instrumentation)
-	m := &metrics{silentNodes: map[string]bool{}, kept: map[string]int{}}
-	var errs [6]error
+	m := &metrics{silentNodes: map[string]bool{}}
+	var errs [5]error
 	m.resizes, errs[0] = meter.Int64Counter("libra.resizer.resizes",
 		metric.WithDescription("Patches of pods/resize, by `direction` (restore, lower, raise, nudge), `result` (accepted, conflict, refused, failed, limited) and `reason` (memory, ceiling, restore, repair). Many for repair mean missing agents"))
 	m.poolErrors, errs[1] = meter.Int64Counter("libra.resizer.pool.errors",
@@ -62,9 +61,6 @@ func newMetrics(provider metric.MeterProvider) (*metrics, error) {
 		metric.WithDescription("1 while the `node` has no ready agent, 0 while it has one"), metric.WithInt64Callback(m.observeSilent))
 	m.badMaxCPU, errs[4] = meter.Int64Counter("libra.resizer.max.cpu.refused",
 		metric.WithDescription("Pods whose annotation libra.dev/max-cpu could not be read, so their ceiling is their user allocation"))
-	_, errs[5] = meter.Int64ObservableGauge("libra.resizer.ceilings.withheld",
-		metric.WithDescription("Pods whose ceiling is kept out of their spec because a ResourceQuota counts CPU limits; the node agent sets it"),
-		metric.WithInt64Callback(m.observeWithheld))
 	return m, errors.Join(errs[:]...)
 }
 
@@ -92,24 +88,6 @@ func (m *metrics) forget(node string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.silentNodes, node)
-	delete(m.kept, node)
-}
-
-func (m *metrics) withheld(node string, pods int) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.kept[node] = pods
-}
-
-func (m *metrics) observeWithheld(_ context.Context, o metric.Int64Observer) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	sum := 0
-	for _, pods := range m.kept {
-		sum += pods
-	}
-	o.Observe(int64(sum))
-	return nil
 }
 
 func (m *metrics) observeSilent(_ context.Context, o metric.Int64Observer) error {

@@ -230,7 +230,7 @@ func run(o options) error {
 
 	synced := func(r *http.Request) error {
 		if !mgr.GetCache().WaitForCacheSync(r.Context()) {
-			return errors.New("still listing pods, Revisions, Nodes and ResourceQuotas; the log names any refusal")
+			return errors.New("still listing pods, Revisions and Nodes; the log names any refusal")
 		}
 		return nil
 	}
