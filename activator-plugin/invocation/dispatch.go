@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"knative.dev/serving/pkg/apis/serving"
 	v1 "knative.dev/serving/pkg/apis/serving/v1"
 
@@ -198,13 +199,14 @@ func (m *Manager) termsOf(rev *v1.Revision, of settings.Settings) terms {
 }
 
 // configurationOf returns the namespace/name of a revision's Configuration (for a copy, of the original's), or "" for a
-// revision that was made without one.
+// revision that was made without one. Kubernetes bounds the values of labels, but not those of annotations, which
+// anybody can set who can make a revision.
 func configurationOf(rev *v1.Revision) string {
 	name := rev.Labels[serving.ConfigurationLabelKey]
 	if api.IsCopy(rev.Labels) {
 		name = rev.Annotations[api.CopyOfConfigurationAnnotation]
 	}
-	if name == "" {
+	if len(validation.IsDNS1123Subdomain(name)) > 0 {
 		return ""
 	}
 	return rev.Namespace + "/" + name

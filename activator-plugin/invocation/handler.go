@@ -6,6 +6,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
+	"sync/atomic"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
@@ -49,6 +51,18 @@ type request struct {
 	// whole response, the time ran out, or the connection was upgraded, so that it is not seen which
 	// side closed it first. It is set before the invocation ends.
 	abandoned bool
+	// connects says that connected is set once there is a connection to the pod.
+	connects  bool
+	connected atomic.Bool
+}
+
+// watchConnection has the request note when it is connected to its pod, where Libra may have chosen the pod.
+func (m *Manager) watchConnection(ctx context.Context, req *request) context.Context {
+	if !m.places(req.rev) {
+		return ctx
+	}
+	req.connects = true
+	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { req.connected.Store(true) }})
 }
 
 type requestKey struct{}
@@ -105,7 +119,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		h.manager.metrics.onRequest(types.NamespacedName{Namespace: rev.Namespace, Name: rev.Name}, h.manager.clock.Since(req.arrived))
 	}()
-	r = r.WithContext(context.WithValue(r.Context(), requestKey{}, req))
+	r = r.WithContext(h.manager.watchConnection(context.WithValue(r.Context(), requestKey{}, req), req))
 	r.Body = body
 	h.next.ServeHTTP(sw, r)
 }

@@ -2,7 +2,13 @@ package invocation
 
 import (
 	"context"
+	"io"
+	"log"
+	"net"
 	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"testing"
 	"time"
 
@@ -16,6 +22,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
+	activatorhandler "knative.dev/serving/pkg/activator/handler"
 	v1 "knative.dev/serving/pkg/apis/serving/v1"
 
 	"libra.dev/libra/activator-plugin/placement"
@@ -306,6 +313,62 @@ func TestAPodThatDoesNotAnswerGetsNoMore(t *testing.T) {
 	}
 	if got := p.send(t, newRevision(), home, false); got != home {
 		t.Errorf("one that Knative sends there goes to %s", got)
+	}
+}
+
+// A node may drop the packets to a pod. Dialing then takes longer than most clients wait, and a client that goes away says
+// nothing about the pod, unless there was no connection to it for long.
+func TestAPodThatCannotBeConnectedToGetsNoMore(t *testing.T) {
+	for _, tc := range []struct {
+		name      string
+		connects  bool
+		patience  time.Duration
+		goesThere bool
+	}{
+		{"no connection", false, unreachedAfter + 100*time.Millisecond, false},
+		{"no connection yet", false, 50 * time.Millisecond, true},
+		{"a slow answer", true, unreachedAfter + 100*time.Millisecond, true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			p := newPlacing(t, fixed{mode: api.ModeFull, source: api.SourceOwners, placement: api.PlacementHash}, nil,
+				newPod("a", ipA, onNode("node-a")), newPod("b", ipB, onNode("node-b")))
+			home := p.send(t, newRevision(), ipA+":8012", false)
+			other := map[string]string{ipA + ":8012": ipB + ":8012", ipB + ":8012": ipA + ":8012"}[home]
+			over := make(chan struct{}) // a transport goes on dialing after its request
+			defer close(over)
+			transport := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
+				if tc.connects {
+					here, there := net.Pipe()
+					go io.Copy(io.Discard, there) // it ends with the connection
+					return here, nil
+				}
+				<-over
+				return nil, net.ErrClosed
+			}}
+			sent := false
+			h := &handler{p.Manager, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if err := p.Throttler(oneDest{dest: other}).Try(r.Context(), revID, func(dest string, _ bool) error {
+					sent = dest == home
+					proxy := &httputil.ReverseProxy{Transport: transport, ErrorLog: log.New(io.Discard, "", 0),
+						Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(&url.URL{Scheme: "http", Host: dest}) }}
+					proxy.ServeHTTP(w, r)
+					return nil
+				}); err != nil {
+					t.Error("Try() =", err)
+				}
+			})}
+			ctx, cancel := context.WithTimeout(t.Context(), tc.patience)
+			defer cancel()
+			r := httptest.NewRequestWithContext(activatorhandler.WithRevisionAndID(ctx, newRevision(), revID), http.MethodGet, "http://example.com/", nil)
+			h.ServeHTTP(httptest.NewRecorder(), r)
+			if !sent {
+				t.Fatalf("the request did not go to %s", home)
+			}
+			if got := p.send(t, newRevision(), other, false); (got == home) != tc.goesThere {
+				t.Errorf("the next one goes to %s; home is %s", got, home)
+			}
+		})
 	}
 }
 

@@ -69,9 +69,10 @@ func declared(field, name, value string) (int64, *sizeError) {
 	}
 	size, err := strconv.ParseInt(value, 10, 64)
 	if err != nil || size < 0 || size > maxSize {
+		// Not the value, which the log and an Event would show: it is the client's, and may be a secret.
 		return api.UnknownSize, &sizeError{
 			field:  field,
-			reason: fmt.Sprintf("%s %s is %.64q, want a number of bytes from 0 to %d", field, name, value, maxSize),
+			reason: fmt.Sprintf("%s %s is not a number of bytes from 0 to %d", field, name, maxSize),
 		}
 	}
 	return size, nil

@@ -3,12 +3,17 @@ package invocation
 import (
 	"context"
 	"net/http"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 	activatorhandler "knative.dev/serving/pkg/activator/handler"
 
 	"libra.dev/libra/activator-plugin/placement"
 )
+
+// unreachedAfter is how long a request waits for a connection to its pod, at least, until the pod counts as one that
+// could not be reached although the client or the timeout ended the wait. It is longer than any pod that is there takes.
+const unreachedAfter = time.Second
 
 type throttler struct {
 	manager *Manager
@@ -30,14 +35,15 @@ func (t *throttler) Try(ctx context.Context, revID types.NamespacedName, fn func
 		defer req.placed.Release()
 		dest = req.placed.Dest
 		whole := false
-		defer func() {
-			// A pod that broke off its response was reached: fn panicked then, so whole is false.
-			if whole && req.response.status == http.StatusBadGateway && ctx.Err() == nil {
-				req.placed.Doubt(t.manager.clock.Now())
-			}
-		}()
 		end := t.manager.dispatch(ctx, req, revID, dest, isClusterIP)
 		n, began := t.manager.counts.of(req.rev), t.manager.clock.Now()
+		defer func() {
+			// A pod that broke off its response was reached: fn panicked then, so whole is false.
+			if now := t.manager.clock.Now(); whole && (req.response.status == http.StatusBadGateway && ctx.Err() == nil ||
+				req.connects && !req.connected.Load() && now.Sub(began) >= unreachedAfter) {
+				req.placed.Doubt(now)
+			}
+		}()
 		n.began(&req.seen)
 		defer func() {
 			ran := t.manager.clock.Since(began)
@@ -60,6 +66,7 @@ func (t *throttler) Try(ctx context.Context, revID types.NamespacedName, fn func
 			}
 			end(req.response.status)
 		}()
+		req.connected.Store(false)
 		err := fn(dest, isClusterIP)
 		whole = true
 		return err

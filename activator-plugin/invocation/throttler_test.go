@@ -83,14 +83,25 @@ func TestDomainOfSeveralNamespaces(t *testing.T) {
 }
 
 func TestRevisionWithoutConfiguration(t *testing.T) {
-	rec := &recorder{}
-	rev := newRevision()
-	delete(rev.Labels, serving.ConfigurationLabelKey)
-	c := newChain(t, chainOptions{pool: rec, rev: rev})
-	c.send(t, "hello")
-	drain(t, c.manager.lifecycle)
-	if got := rec.begins[0].Configuration; got != "" {
-		t.Errorf("Configuration = %q, want none", got)
+	for name, change := range map[string]func(*v1.Revision){
+		"it has none": func(rev *v1.Revision) { delete(rev.Labels, serving.ConfigurationLabelKey) },
+		// The pool, its events and its observations would hold as much for each request.
+		"a copy names one that cannot be": func(rev *v1.Revision) {
+			rev.Labels[api.CopyOfLabel] = "original-00001"
+			rev.Annotations[api.CopyOfConfigurationAnnotation] = strings.Repeat("x", 200<<10)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			rec := &recorder{}
+			rev := newRevision()
+			change(rev)
+			c := newChain(t, chainOptions{pool: rec, rev: rev})
+			c.send(t, "hello")
+			drain(t, c.manager.lifecycle)
+			if got := rec.begins[0].Configuration; got != "" {
+				t.Errorf("Configuration = %.100q, want none", got)
+			}
+		})
 	}
 }
 

@@ -8,7 +8,7 @@ const doubtedFor = 10 * time.Second
 
 // Doubt records that the pod could not be reached. Knative probes pods itself, and may know not to pick it.
 // No other request is moved there for a while, or until Knative picks it, or until a request has no other pod
-// left.
+// left, Knative's own pick included.
 func (c Choice) Doubt(now time.Time) {
 	if c.Outcome != Moved {
 		return
@@ -25,7 +25,7 @@ func (r *Revision) endDoubts(picked *pod, now time.Time) {
 	case picked.doubted:
 		picked.doubted = false
 		r.deal()
-	case now.After(r.doubted), r.mine.free == 0:
+	case now.After(r.doubted), r.mine.free == 0 && !r.hasRoom(picked):
 		r.endAllDoubts()
 	}
 }

@@ -30,6 +30,8 @@ type Revision struct {
 	// inFlight is how many requests are in all pods, including those that are gone.
 	inFlight int
 	changes  uint64 // the slots' changes that were taken in
+	// domain is the one that all pods have their views of: a choice compares views of one domain only.
+	domain string
 	// doubted is until when pods are in doubt; zero when none is.
 	doubted time.Time
 	// stale says that the candidates no longer match the pods.
@@ -79,7 +81,7 @@ func newPod() *pod {
 }
 
 func newRevision(s *Slots, id types.NamespacedName) *Revision {
-	r := &Revision{slots: s, id: id, among: alone, pods: map[string]*pod{}, byIP: map[string]*pod{}}
+	r := &Revision{slots: s, id: id, domain: s.domainOf(id.Namespace), among: alone, pods: map[string]*pod{}, byIP: map[string]*pod{}}
 	r.free = r.findFree
 	return r
 }
@@ -117,7 +119,7 @@ func (r *Revision) setPod(p Pod) {
 		r.slots.onNodes.add(known.nodeID, -known.inFlight)
 		known.nodeID = NodeIDOf(p.Node)
 		r.slots.onNodes.add(known.nodeID, known.inFlight)
-		known.view, known.source = r.slots.viewOf(r.id.Namespace, p.Node), r.slots.sourceOf(r.id.Namespace, p.Node)
+		known.view, known.source = r.slots.viewOf(r.domain, p.Node), r.slots.sourceOf(r.id.Namespace, p.Node)
 	}
 	known.Pod, known.doubted = p, false
 	for _, ip := range p.IPs {
@@ -285,9 +287,9 @@ func (r *Revision) look(dest string) (host string) {
 		r.port, r.six, r.stale = port, six, true
 	}
 	if changes := r.slots.changes.Load(); changes != r.changes {
-		r.changes = changes
+		r.changes, r.domain = changes, r.slots.domainOf(r.id.Namespace)
 		for _, p := range r.pods {
-			view, source := r.slots.viewOf(r.id.Namespace, p.Node), r.slots.sourceOf(r.id.Namespace, p.Node)
+			view, source := r.slots.viewOf(r.domain, p.Node), r.slots.sourceOf(r.id.Namespace, p.Node)
 			if view != p.view || source != p.source {
 				p.view, p.source, r.stale = view, source, true
 			}

@@ -51,16 +51,19 @@ func NewSlots(views Views, lending Lending) *Slots {
 // LendingChanged tells the slots that sources and domains may have changed.
 func (s *Slots) LendingChanged() { s.changes.Add(1) }
 
-// viewOf returns what functions of a namespace see of a node, or nil.
-func (s *Slots) viewOf(namespace, node string) *View {
+// viewOf returns what functions of a domain see of a node, or nil.
+func (s *Slots) viewOf(domain, node string) *View {
 	if node == "" || s.views == nil {
 		return nil
 	}
-	domain := namespace
-	if s.lending != nil {
-		domain = s.lending.For(namespace).DomainOf(namespace)
-	}
 	return s.views.View(node, domain)
+}
+
+func (s *Slots) domainOf(namespace string) string {
+	if s.lending == nil {
+		return namespace
+	}
+	return s.lending.For(namespace).DomainOf(namespace)
 }
 
 func (s *Slots) useViews(now time.Time) {

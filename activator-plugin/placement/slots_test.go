@@ -217,6 +217,23 @@ func TestAPodThatCannotBeReached(t *testing.T) {
 	}
 }
 
+// A doubt stands while Knative's own pick has a free slot, also where that is not this activator's pod.
+func TestADoubtStandsBesideKnativesPick(t *testing.T) {
+	r := slotsOf("a", "b").Of(revID, 1)
+	doubted := r.Take(dest(0), Ask{Policy: last, Now: now})
+	doubted.Release()
+	doubted.Doubt(now)
+	busy := r.Take(dest(0), Ask{Policy: last, Now: now})
+	stray := "10.9.9.9:8012" // Knative knows it, and the API server has not told of it yet
+	if c := r.Take(stray, Ask{Policy: last, Now: now}); c.Dest != stray {
+		t.Errorf("it goes to %s", c.Dest)
+	}
+	busy.Release()
+	if c := r.Take(dest(0), Ask{Policy: last, Now: now}); c.Dest != dest(0) {
+		t.Errorf("the next one goes to %s, which is in doubt", c.Dest)
+	}
+}
+
 // No request is refused because a pod could not be reached: the failure may have been the function's own answer.
 func TestAProgramsOnlyPodThatCannotBeReached(t *testing.T) {
 	r := slotsOf("a", "b").Of(revID, 1)
@@ -397,9 +414,16 @@ func TestDomainsAreFollowed(t *testing.T) {
 	r := s.Of(revID, 1)
 	r.Take(dest(0), Ask{}).Release()
 	lending.domain = "team"
+	// A change is told of up to a second later. Until then, a new pod has its view from where the others have theirs.
+	s.SetPod(revID, readyPod(1, "b"))
+	r.Take(dest(0), Ask{}).Release()
+	if want := []string{revID.Namespace, revID.Namespace}; !slices.Equal(views.domains, want) {
+		t.Errorf("views were asked for of %q, want %q", views.domains, want)
+	}
+	views.domains = nil
 	s.LendingChanged()
 	r.Take(dest(0), Ask{}).Release()
-	if want := []string{revID.Namespace, "domain/team"}; !slices.Equal(views.domains, want) {
+	if want := []string{"domain/team", "domain/team"}; !slices.Equal(views.domains, want) {
 		t.Errorf("views were asked for of %q, want %q", views.domains, want)
 	}
 }

@@ -175,12 +175,15 @@ func TestRefusedArguments(t *testing.T) {
 	traced := donor("1")
 	traced.Trace = "none"
 	_, trace := p.Begin(ctx, "node", traced)
+	named := donor("1")
+	named.Configuration = strings.Repeat("x", 200<<10)
+	_, name := p.Begin(ctx, "node", named)
 	_, _, after := p.BeginAfter(ctx, "node", []Ending{{}}, donor("1"))
 	_, end := p.End(ctx, "node", Ending{ID: "1", Duration: -1})
 	_, heartbeat := p.Heartbeat(ctx, "node", Heartbeat{})
 	_, safeguard := p.Safeguard(ctx, "node", "", false)
 	for call, err := range map[string]error{
-		"Begin": begin, "Begin with a trace": trace, "BeginAfter": after, "End": end, "Heartbeat": heartbeat, "Safeguard": safeguard,
+		"Begin": begin, "Begin with a trace": trace, "Begin of a long Configuration": name, "BeginAfter": after, "End": end, "Heartbeat": heartbeat, "Safeguard": safeguard,
 		"Renew": p.Renew(ctx, "node", ""), "Renew on no node": p.Renew(ctx, "", "owner"), "Ask": p.Ask(ctx, "node", "pod", -1),
 	} {
 		if !Refused(err) {

@@ -31,6 +31,14 @@ func ValidateName(field, value string) error {
 	return nil
 }
 
+// checkOptional is ValidateName for a name that may be empty.
+func checkOptional(field, value string) error {
+	if value == "" {
+		return nil
+	}
+	return ValidateName(field, value)
+}
+
 // ValidateNode refuses a node's name that is empty, or that would end a key's hash tag early.
 func ValidateNode(node string) error {
 	if node == "" || strings.ContainsAny(node, "{}") {
@@ -79,6 +87,7 @@ func (inv Invocation) Validate() error {
 	err := errors.Join(
 		ValidateName("ID", inv.ID),
 		ValidateName("Function", inv.Function),
+		checkOptional("Configuration", inv.Configuration),
 		ValidateName("Pod", inv.Pod),
 		ValidateName("Domain", inv.Domain),
 		ValidateName("Owner", inv.Owner),
@@ -105,10 +114,7 @@ func (inv Invocation) Validate() error {
 
 // Validate refuses an ending that no Pool accepts, and says why.
 func (e Ending) Validate() error {
-	err := errors.Join(ValidateName("ID", e.ID), checkDuration("Duration", e.Duration), checkDuration("Ago", e.Ago))
-	if e.ComputesIn != "" {
-		err = errors.Join(err, ValidateName("ComputesIn", e.ComputesIn))
-	}
+	err := errors.Join(ValidateName("ID", e.ID), checkDuration("Duration", e.Duration), checkDuration("Ago", e.Ago), checkOptional("ComputesIn", e.ComputesIn))
 	if err != nil {
 		return invalidf("ending %q: %w", e.ID, err)
 	}
