@@ -23,12 +23,12 @@ const (
 // from that node. (The code that the paper's authors published takes the least covered one first.) When several nodes
 // do, it draws two of them, and takes the one with fewer requests: what a node lends on paper is a limit, and the
 // more requests run there, the longer each waits for the CPU itself. When nothing is known about any node, it is
-// Hash.
+// as Default for other requests.
 func Coverage(q *Query, candidates []Candidate) int {
 	b := q.bound(candidates)
 	most := q.mostCovered(candidates, &b)
 	if most.at < 0 {
-		return Hash(q, candidates)
+		return homeUnlessFuller(q, candidates)
 	}
 	q.debited = true
 	return emptiest(candidates, q.draw(candidates, most))

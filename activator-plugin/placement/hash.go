@@ -24,6 +24,16 @@ func Hash(q *Query, candidates []Candidate) int {
 	return best
 }
 
+// homeUnlessFuller is Hash, but stays with the first candidate, which is Knative's pick, where that has fewer
+// requests: above a containerConcurrency of 3, Knative spreads requests, and one pod with all of them would take
+// several times as long for what it computes.
+func homeUnlessFuller(q *Query, candidates []Candidate) int {
+	if home := Hash(q, candidates); candidates[home].InFlight <= candidates[0].InFlight {
+		return home
+	}
+	return 0
+}
+
 // rendezvous returns how high a node ranks in a revision's order.
 func rendezvous(revision, node uint64) uint64 {
 	high, low := bits.Mul64(revision^node, 0x9e3779b97f4a7c15)

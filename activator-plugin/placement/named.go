@@ -8,13 +8,13 @@ func Stock(*Query, []Candidate) int { return 0 }
 // Random takes any candidate.
 func Random(q *Query, candidates []Candidate) int { return q.Below(len(candidates)) }
 
-// Default is Coverage for a request that can be accelerated, and Hash for all others, so that those
-// leave room on the nodes that they do not go to.
+// Default is Coverage for a request that can be accelerated. All others go where Hash has them go, so that
+// they leave room on other nodes, unless Knative's pick has fewer requests.
 func Default(q *Query, candidates []Candidate) int {
 	if q.Demand.Accelerable() {
 		return Coverage(q, candidates)
 	}
-	return Hash(q, candidates)
+	return homeUnlessFuller(q, candidates)
 }
 
 // AllNamed returns the policy of each setting. Each call makes new policies.
