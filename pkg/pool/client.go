@@ -119,16 +119,6 @@ func isElsewhere(cmd *redis.Cmd) bool {
 	return moved || asked
 }
 
-// callWithoutKey calls a function that uses no keys on one Redis.
-func (r *Redis) callWithoutKey(ctx context.Context, client redis.UniversalClient, function string, args ...any) *redis.Cmd {
-	function = r.library.function(function)
-	cmd := client.FCall(ctx, function, nil, args...)
-	if !isMissing(cmd) {
-		return cmd
-	}
-	return r.loadedFor(ctx, client, func() *redis.Cmd { return client.FCall(ctx, function, nil, args...) })
-}
-
 func isMissing(cmd *redis.Cmd) bool { return redis.HasErrorPrefix(cmd.Err(), "Function not found") }
 
 // loadedFor loads the library for a call, and then makes the call. Both are to the client alone: what another Redis of a

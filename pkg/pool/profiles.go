@@ -145,7 +145,12 @@ func untilTold(since Moment, read func(since Moment) (Changes, error)) (all []Ch
 }
 
 func (r *Redis) readProfiles(ctx context.Context, client redis.UniversalClient, name string, since Moment) (Changes, error) {
-	reply, err := r.callWithoutKey(ctx, client, "profiles", since.library, packed(r.nowMillis(), since.change, profilesMost)).Slice()
+	cmd := client.FCall(ctx, r.library.function("profiles"), nil, since.library, packed(r.nowMillis(), since.change, profilesMost))
+	if isMissing(cmd) {
+		// It has no node. Who only reads need not have the right to load functions, which others execute.
+		return Changes{Redis: name}, nil
+	}
+	reply, err := cmd.Slice()
 	if err != nil {
 		return Changes{}, err
 	}
