@@ -137,19 +137,21 @@ func TestKnativesPickStays(t *testing.T) {
 		return rev
 	}
 	two := []*corev1.Pod{newPod("a", ipA, onNode("node-a")), newPod("b", ipB, onNode("node-b"))}
+	elsewhere := programs{"": only("node-z")} // refuses each request that it is asked about
 	for name, tc := range map[string]struct {
 		settings  fixed
 		rev       *v1.Revision
 		clusterIP bool
+		programs  placement.Programs
 		pods      []*corev1.Pod
 	}{
-		"lend":                     {settings: fixed{mode: api.ModeLend}},
-		"observe":                  {settings: fixed{mode: api.ModeObserve}},
-		"observe, by annotation":   {rev: revision(func(r *v1.Revision) { r.Annotations[api.ModeAnnotation] = "observe" })},
+		"lend":                     {programs: elsewhere, settings: fixed{mode: api.ModeLend}},
+		"observe":                  {programs: elsewhere, settings: fixed{mode: api.ModeObserve}},
+		"observe, by annotation":   {programs: elsewhere, rev: revision(func(r *v1.Revision) { r.Annotations[api.ModeAnnotation] = "observe" })},
 		"stock":                    {settings: fixed{mode: api.ModeFull, placement: api.PlacementStock}},
-		"any number at a time":     {rev: revision(func(r *v1.Revision) { r.Spec.ContainerConcurrency = ptr.To[int64](0) })},
-		"a copy":                   {rev: revision(func(r *v1.Revision) { r.Labels[api.CopyOfLabel] = "original" })},
-		"ClusterIP":                {clusterIP: true},
+		"any number at a time":     {programs: elsewhere, rev: revision(func(r *v1.Revision) { r.Spec.ContainerConcurrency = ptr.To[int64](0) })},
+		"a copy":                   {programs: elsewhere, rev: revision(func(r *v1.Revision) { r.Labels[api.CopyOfLabel] = "original" })},
+		"ClusterIP":                {programs: elsewhere, clusterIP: true},
 		"one pod":                  {pods: two[:1]},
 		"one pod that is ready":    {pods: []*corev1.Pod{two[0], newPod("b", ipB, unready)}},
 		"one pod that does not go": {pods: []*corev1.Pod{two[0], newPod("b", ipB, terminating)}},
@@ -161,8 +163,7 @@ func TestKnativesPickStays(t *testing.T) {
 			if tc.rev == nil {
 				tc.rev = newRevision()
 			}
-			// A program would have a say, where it is asked.
-			p := newPlacing(t, tc.settings, nil, two...)
+			p := newPlacing(t, tc.settings, tc.programs, two...)
 			if tc.pods != nil {
 				p = newPlacing(t, tc.settings, nil, tc.pods[0])
 				for _, pod := range tc.pods[1:] {

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/utils/clock"
@@ -78,6 +79,9 @@ func newPlugin(ctx context.Context, server redisconn.Server, handle fwk.Handle) 
 		return nil, fmt.Errorf("plugin %s: making a client for policies: %w", Name, err)
 	}
 	waiting := newWaiting(klog.FromContext(ctx), handle)
+	if _, err := handle.SharedInformerFactory().Core().V1().Pods().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{DeleteFunc: waiting.gone}); err != nil {
+		return nil, fmt.Errorf("plugin %s: following pods: %w", Name, err)
+	}
 	policies, err := tapp.NewPolicies(tapp.PoliciesOptions{
 		Kube: handle.ClientSet(), Dynamic: client, Clock: clock.RealClock{}, Logger: logger, MeterProvider: provider, Changed: waiting.retry,
 	})

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
@@ -523,11 +524,14 @@ func TestPodsThatWaitAreTriedAgain(t *testing.T) {
 	queue := make(activated, 1)
 	w := newWaiting(klog.Background(), queue)
 	w.retry() // nothing waits
-	pod, gone := functionPod(), functionPod()
-	gone.Name = "gone"
-	w.add(pod)
-	w.add(gone)
-	w.remove(gone)
+	pod, placed, deleted, missed := functionPod(), functionPod(), functionPod(), functionPod()
+	placed.Name, deleted.Name, missed.Name = "placed", "deleted", "missed"
+	for _, p := range []*corev1.Pod{pod, placed, deleted, missed} {
+		w.add(p)
+	}
+	w.remove(placed)
+	w.gone(deleted)
+	w.gone(cache.DeletedFinalStateUnknown{Key: "shop/missed", Obj: missed})
 	w.retry()
 	if got := <-queue; len(got) != 1 || got["shop/cart-1"] != pod {
 		t.Errorf("tried again are %v, want the one that waits", got)

@@ -4,6 +4,7 @@ import (
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 )
@@ -38,6 +39,16 @@ func (w *waiting) remove(pod *corev1.Pod) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.pods, pod.Namespace+"/"+pod.Name)
+}
+
+// gone takes a deleted pod from an informer. The autoscaler deletes pods that never had a node, and the next ones have
+// other names: without this, they would take up the room of those that wait.
+func (w *waiting) gone(obj any) {
+	if key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(obj); err == nil {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		delete(w.pods, key)
+	}
 }
 
 // retry has all waiting pods tried again soon. Those that are refused again wait again, and those that are gone do not.

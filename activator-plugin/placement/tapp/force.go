@@ -74,6 +74,7 @@ func (e *enforced) RefusedBy(namespace string) string {
 type counts struct {
 	placed            [maxBlocks]atomic.Uint64 // by block
 	followed, refused atomic.Uint64
+	refusedEdits      atomic.Uint64
 }
 
 // Place implements placement.Program. The block is None if what follows the policy has placed the request.

@@ -13,9 +13,10 @@ import (
 
 const scopeName = "libra.dev/libra/activator-plugin/placement/tapp"
 
-// metrics read the policies when they are collected: a request only increments counts.
+// metrics read the policies when they are collected: a request only increments counts, and a policy that is gone leaves
+// no series behind.
 type metrics struct {
-	refused   metric.Int64Counter
+	edits     metric.Int64ObservableCounter
 	decisions metric.Int64ObservableCounter
 	policies  metric.Int64ObservableGauge
 	known     atomic.Pointer[[]counted]
@@ -46,7 +47,7 @@ func newMetrics(mp metric.MeterProvider) (*metrics, error) {
 	meter, m := mp.Meter(scopeName), &metrics{}
 	m.known.Store(&[]counted{})
 	var errs [4]error
-	m.refused, errs[0] = meter.Int64Counter("libra.placement.policy.edits.refused",
+	m.edits, errs[0] = meter.Int64ObservableCounter("libra.placement.policy.edits.refused",
 		metric.WithDescription("Refused edits of placement policies, by `policy_namespace` and `policy`; the last accepted version stays in force"),
 		metric.WithUnit("{edit}"))
 	m.decisions, errs[1] = meter.Int64ObservableCounter("libra.placement.policy.decisions",
@@ -55,15 +56,11 @@ func newMetrics(mp metric.MeterProvider) (*metrics, error) {
 	m.policies, errs[2] = meter.Int64ObservableGauge("libra.placement.policies",
 		metric.WithDescription("Placement policies by `state`: in_force, last_good (an edit was refused) or refused (no version was accepted)"),
 		metric.WithUnit("{policy}"))
-	_, errs[3] = meter.RegisterCallback(m.observe, m.decisions, m.policies)
+	_, errs[3] = meter.RegisterCallback(m.observe, m.edits, m.decisions, m.policies)
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, fmt.Errorf("making the metrics of placement policies: %w", err)
 	}
 	return m, nil
-}
-
-func (m *metrics) onRefused(of key) {
-	m.refused.Add(context.Background(), 1, metric.WithAttributes(attributesOf(of)...))
 }
 
 // inForce takes in what is known about the policies.
@@ -86,16 +83,17 @@ func (m *metrics) observe(_ context.Context, o metric.Observer) error {
 	states := map[string]int64{stateInForce: 0, stateLastGood: 0, stateRefused: 0}
 	for _, c := range *m.known.Load() {
 		states[c.state]++
-		observe := func(n uint64, attrs ...attribute.KeyValue) {
+		observe := func(counter metric.Int64Observable, n uint64, attrs ...attribute.KeyValue) {
 			if n > 0 {
-				o.ObserveInt64(m.decisions, int64(n), metric.WithAttributes(append(attributesOf(c.of), attrs...)...))
+				o.ObserveInt64(counter, int64(n), metric.WithAttributes(append(attributesOf(c.of), attrs...)...))
 			}
 		}
+		observe(m.edits, c.refusedEdits.Load())
 		for i := range c.placed {
-			observe(c.placed[i].Load(), attribute.String("outcome", outcomePlaced), attribute.String("block", strconv.Itoa(i)))
+			observe(m.decisions, c.placed[i].Load(), attribute.String("outcome", outcomePlaced), attribute.String("block", strconv.Itoa(i)))
 		}
-		observe(c.followed.Load(), attribute.String("outcome", outcomeFollowed))
-		observe(c.counts.refused.Load(), attribute.String("outcome", outcomeRefused))
+		observe(m.decisions, c.followed.Load(), attribute.String("outcome", outcomeFollowed))
+		observe(m.decisions, c.counts.refused.Load(), attribute.String("outcome", outcomeRefused))
 	}
 	for state, n := range states {
 		o.ObserveInt64(m.policies, n, metric.WithAttributes(attribute.String("state", state)))

@@ -35,6 +35,10 @@ import (
 const (
 	// gather is how long changes are gathered, so that many at once are compiled only once.
 	gather = 50 * time.Millisecond
+	// A compile is followed by a rest of restPerCompile times its own length, up to restMost: whoever may edit policies decides how many
+	// there are, and how often they change.
+	restPerCompile = 9
+	restMost       = 10 * time.Second
 	// ownPatience is how long after its start an activator may take to find its own node before the policies are in force without
 	// it. It is less than an activator waits for the policies.
 	ownPatience = 2 * time.Second
@@ -256,7 +260,9 @@ func (p *Policies) Run(ctx context.Context) {
 		}
 	}
 	for first := true; ; first = false {
+		began := p.clock.Now()
 		p.compile()
+		compiled := p.clock.Now()
 		if first {
 			close(p.inForce)
 		}
@@ -271,7 +277,7 @@ func (p *Policies) Run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-p.clock.After(gather):
+		case <-p.clock.After(untilNext(compiled.Sub(began), p.clock.Since(compiled))):
 		}
 		// This compile includes what came meanwhile.
 		select {
@@ -279,6 +285,11 @@ func (p *Policies) Run(ctx context.Context) {
 		default:
 		}
 	}
+}
+
+// untilNext returns how long to wait with the next compile after one that took so long, which ended so long ago.
+func untilNext(took, ago time.Duration) time.Duration {
+	return max(gather, min(restPerCompile*took, restMost)-ago)
 }
 
 // read says whether everything has been read that can be.
@@ -376,7 +387,7 @@ func (p *Policies) edit(of key, known *policy, u *unstructured.Unstructured, o O
 	}
 	known.refused = err
 	if err != nil {
-		p.metrics.onRefused(of)
+		known.counts.refusedEdits.Add(1)
 		p.logger.Warnw("Refused a placement policy. The last accepted generation, if any, stays in force.",
 			"policy", of.String(), "generation", known.generation, "inForce", known.compiled, zap.Error(err))
 		return

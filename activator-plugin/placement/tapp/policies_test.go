@@ -697,3 +697,18 @@ func TestAStatusThatCannotBeWritten(t *testing.T) {
 		}
 	})
 }
+
+// However many policies there are, and however often they change: compiling them takes a tenth of a core.
+func TestCompilesRest(t *testing.T) {
+	for _, tc := range []struct{ took, ago, want time.Duration }{
+		{5 * time.Millisecond, 0, gather},
+		{100 * time.Millisecond, 0, 900 * time.Millisecond},
+		{100 * time.Millisecond, 600 * time.Millisecond, 300 * time.Millisecond},
+		{100 * time.Millisecond, time.Hour, gather},
+		{time.Minute, time.Second, restMost - time.Second},
+	} {
+		if got := untilNext(tc.took, tc.ago); got != tc.want {
+			t.Errorf("after one of %v, %v ago, the next one is in %v, want %v", tc.took, tc.ago, got, tc.want)
+		}
+	}
+}

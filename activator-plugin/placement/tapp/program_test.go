@@ -287,7 +287,7 @@ func TestRefusalsAreShort(t *testing.T) {
 	for name, tc := range map[string]struct{ spec, want string }{
 		"many mistakes": {fmt.Sprintf("{blocks: [{workers: ["+set+"]}]}", values("a b", 64)), "and 54 more mistakes"},
 		"many values": {fmt.Sprintf("{blocks: [{workers: [%s]}]}", strings.Repeat(fmt.Sprintf(set, values("a b", 64))+", ", 16)+fmt.Sprintf(set, values("a", 1))),
-			"must have at most 1024 items"},
+			"want at most 1024"},
 	} {
 		_, err := Compile("tag", specIn(t, tc.spec), NewNodes(nil), Options{})
 		if err == nil || !strings.Contains(err.Error(), tc.want) || len(err.Error()) > 4096 {
@@ -331,6 +331,32 @@ func TestValidateNamesTheField(t *testing.T) {
 			t.Errorf("got %v, want %q among it", errs.ToAggregate(), want)
 		}
 	}
+}
+
+func TestValidateBoundsWhatSetsName(t *testing.T) {
+	requires := func(operator string, n int) string {
+		set := "{set: {matchExpressions: [" + strings.Repeat("{key: a, operator: "+operator+"},", n) + "]}}"
+		return "{workers: [" + strings.Repeat(set+",", 32) + "]}"
+	}
+	for blocks, wants := range map[string]bool{
+		requires("Exists", 16) + "," + requires("DoesNotExist", 16):                                                        false,
+		requires("Exists", 16) + "," + requires("DoesNotExist", 16) + ", {workers: [{set: {matchLabels: {a: b}}}]}":        true,
+		"{workers: [" + strings.Repeat("{set: {matchLabels: {"+labelsOf(16)+"}}},", 64) + "{set: {matchLabels: {a: b}}}]}": true,
+	} {
+		errs := Validate("tag", specIn(t, "{blocks: ["+blocks+"]}"))
+		const want = "spec.blocks: Invalid value: 1025: too many labels, values of labels and requirements in the sets of all workers, want at most 1024"
+		if got := slices.ContainsFunc(errs, func(err *field.Error) bool { return err.Error() == want }); got != wants {
+			t.Errorf("of %.80s: %v, want %q: %t", blocks, errs.ToAggregate(), want, wants)
+		}
+	}
+}
+
+func labelsOf(n int) string {
+	var all []string
+	for i := range n {
+		all = append(all, fmt.Sprintf("l%d: b", i))
+	}
+	return strings.Join(all, ", ")
 }
 
 // benchmarked has policies for nodes in ten zones.

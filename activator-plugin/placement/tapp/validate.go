@@ -56,7 +56,7 @@ func Validate(name string, spec *v1alpha1.PlacementPolicySpec) field.ErrorList {
 	}
 	blocks := root.Child("blocks")
 	if values := valuesOf(spec); values > maxValuesInAll {
-		v.add(field.TooMany(blocks, values, maxValuesInAll))
+		v.add(field.Invalid(blocks, values, fmt.Sprintf("too many labels, values of labels and requirements in the sets of all workers, want at most %d", maxValuesInAll)))
 		return v.errs
 	}
 	v.size(blocks, len(spec.Blocks), 1, maxBlocks)
@@ -71,7 +71,7 @@ func Validate(name string, spec *v1alpha1.PlacementPolicySpec) field.ErrorList {
 	return v.errs
 }
 
-// valuesOf counts the values of labels that a policy names.
+// valuesOf counts the values of labels that a policy names, and the requirements that name none.
 func valuesOf(spec *v1alpha1.PlacementPolicySpec) (values int) {
 	for i := range spec.Blocks {
 		for _, w := range spec.Blocks[i].Workers {
@@ -80,7 +80,7 @@ func valuesOf(spec *v1alpha1.PlacementPolicySpec) (values int) {
 			}
 			values += len(w.Set.MatchLabels)
 			for _, e := range w.Set.MatchExpressions {
-				values += len(e.Values)
+				values += max(1, len(e.Values))
 			}
 		}
 	}
