@@ -78,6 +78,37 @@ func TestAnnouncedOffsetIsUsedAtOnce(t *testing.T) {
 	}
 }
 
+// A replica that has not heard of the function yet says that it does not know it.
+func TestAReplicaThatDoesNotKnowWhatWasAnnounced(t *testing.T) {
+	s := newServer(t, http.StatusOK, versionJSON(t, "8"))
+	clk := clocktesting.NewFakeClock(time.Now())
+	c := newClient(t, s.URL, clk)
+	ask(c, 1)
+	c.hear(announce(change("8", 200)))
+	s.say(http.StatusNotFound, "{}")
+	clk.SetTime(clk.Now().Add(refreshAfter))
+	ask(c, 1)
+	if p, ok := ask(c, 1); !ok || s.asked.Load() != 2 {
+		t.Errorf("after %d fetches Predict() = %v, %v, want the table in hand after 2", s.asked.Load(), p, ok)
+	}
+	s.say(http.StatusOK, versionJSON(t, "9"))
+	clk.SetTime(clk.Now().Add(minRetry))
+	ask(c, 1)
+	ask(c, 1)
+	if got := c.find(name).state.Load().table.Version; got != 9 {
+		t.Errorf("version %d, want that of the replica that knows the function, 9", got)
+	}
+	// Every one says so for as long as a table may be kept.
+	s.say(http.StatusNotFound, "{}")
+	for range int(2 * dropAfter / maxRetry) {
+		clk.SetTime(clk.Now().Add(maxRetry))
+		ask(c, 1)
+	}
+	if p, ok := ask(c, 1); ok {
+		t.Errorf("Predict() = %v of a function that nobody has known for %v", p, 2*dropAfter)
+	}
+}
+
 func TestAnnouncedDrop(t *testing.T) {
 	s := newServer(t, http.StatusOK, versionJSON(t, "7"))
 	clk := clocktesting.NewFakeClock(time.Now())

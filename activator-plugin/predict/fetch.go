@@ -113,9 +113,7 @@ func (c *Client) take(name types.NamespacedName, f *function, marks int, table *
 
 func nextState(now time.Time, old *state, heard announced, table *Table, err error) (next *state, result string) {
 	switch {
-	case err == nil && old.table != nil && old.answered(now) &&
-		table.Version < old.table.Version && table.Version != heard.version:
-		// A replica that lags must not replace a newer table.
+	case old.table != nil && old.answered(now) && isOlder(old, heard, table, err):
 		next := *old
 		next.due, next.lags, next.failures, next.same = now.Add(retryAfter(old.lags)), old.lags+1, 0, 0
 		return &next, fetchOlder
@@ -139,6 +137,15 @@ func nextState(now time.Time, old *state, heard announced, table *Table, err err
 	failed.same = 0
 	failed.due, failed.failures = now.Add(retryAfter(old.failures)), old.failures+1
 	return &failed, result
+}
+
+// isOlder says whether an answer is from a replica that lags, which must not replace the table in hand: an older table,
+// or that the function is not known, although it was announced. An announcement that it was dropped would have come here.
+func isOlder(old *state, heard announced, table *Table, err error) bool {
+	if err != nil {
+		return errors.Is(err, ErrNotFound) && heard.version != 0
+	}
+	return table.Version < old.table.Version && table.Version != heard.version
 }
 
 // answersLike returns how many answers in a row, with this one, have said what it says. table is nil if

@@ -58,6 +58,9 @@ class Refits:
     def rest(self, function: str, until: float) -> None:
         """Lets no refit of a function begin before until."""
         self._not_before[function] = until
+        if function in self._due:
+            haste, at = self._due[function]
+            self._due[function] = haste, max(at, until)
 
     def drop(self, function: str) -> None:
         self._due.pop(function, None)

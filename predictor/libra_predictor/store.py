@@ -7,7 +7,17 @@ import os
 import re
 import sys
 import zlib
-from collections.abc import AsyncIterable, Awaitable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final, NoReturn, Protocol, TypeVar, cast
@@ -33,7 +43,10 @@ _FORMAT = re.compile(rb'\{"format":(\d{1,9}),')
 _PLAIN = re.compile(rb'\{"format":[123],"sha256":"([0-9a-f]{64})","state":(.*)\}', re.DOTALL)
 _COMPRESSED = re.compile(rb'\{"format":4,"sha256":"([0-9a-f]{64})"\}\n(.*)', re.DOTALL)
 _OBJECT = re.compile(r"functions/([^/]+/[^/]+)/(\d{20})\.json")
+_PATIENCE_SECONDS = 30.0  # with one request to an object store
 _TOGETHER = 32  # functions in one exchange with a store, and unpacked at a time
+
+_T = TypeVar("_T")
 
 _meter = get_meter("libra_predictor")
 _writes = _meter.create_counter(
@@ -268,7 +281,7 @@ class ObjectStore:
 
     async def load(self, functions: Collection[str]) -> dict[str, FunctionState | Refused]:
         loaded: dict[str, FunctionState | Refused] = {}
-        entries = await asyncio.gather(*(self._get(name) for name in functions))
+        entries = await _all(self._get(name) for name in functions)
         for name, (path, entry) in zip(functions, entries, strict=True):
             if entry is not None:
                 loaded[name] = unpacked(f"{path} of {self._uri}", name, entry)
@@ -277,7 +290,7 @@ class ObjectStore:
 
     async def save(self, states: Sequence[FunctionState], hold: Hold) -> None:
         entries = await _all_packed(states)
-        await asyncio.gather(*(self._put(state.name, entry, hold) for state, entry in entries))
+        await _all(self._put(state.name, entry, hold) for state, entry in entries)
 
     async def drop(self, functions: Collection[str], hold: Hold) -> None:
         for name in functions:
@@ -299,10 +312,11 @@ class ObjectStore:
     async def _put(self, name: str, entry: bytes, hold: Hold) -> None:
         self._refuse_stale(name, hold)
         try:
-            await obstore.put_async(self._store, _path(name, hold.fence), entry)
-        except (BaseError, OSError) as error:
+            async with _asking(f"write {_path(name, hold.fence)} to {self._uri}"):
+                await obstore.put_async(self._store, _path(name, hold.fence), entry)
+        except StoreUnreachableError:
             _writes.add(1, {"result": "failed"})
-            raise StoreUnreachableError(f"write {_path(name, hold.fence)} to {self._uri}: {error}") from error
+            raise
         _writes.add(1, {"result": "written"})
         older = [fence for fence in self._fences.get(name, ()) if fence < hold.fence]
         await self._delete(name, older)
@@ -310,12 +324,9 @@ class ObjectStore:
 
     async def _delete(self, name: str, fences: Collection[int]) -> None:
         for fence in fences:
-            try:
-                await obstore.delete_async(self._store, _path(name, fence))
-            except FileNotFoundError:
-                continue
-            except (BaseError, OSError) as error:
-                raise StoreUnreachableError(f"delete {_path(name, fence)} of {self._uri}: {error}") from error
+            with suppress(FileNotFoundError):
+                async with _asking(f"delete {_path(name, fence)} of {self._uri}"):
+                    await obstore.delete_async(self._store, _path(name, fence))
 
     async def _get(self, name: str) -> tuple[str, bytes | None]:
         """The entry at the greatest fence known or, failing that, at the greatest in the store."""
@@ -334,17 +345,16 @@ class ObjectStore:
 
     async def _read(self, path: str) -> bytes | None:
         try:
-            return bytes(await (await obstore.get_async(self._store, path)).bytes_async())
+            async with _asking(f"read {path} of {self._uri}"):
+                return bytes(await (await obstore.get_async(self._store, path)).bytes_async())
         except FileNotFoundError:
             return None
-        except (BaseError, OSError) as error:
-            raise StoreUnreachableError(f"read {path} of {self._uri}: {error}") from error
 
     async def _list(self, prefix: str) -> tuple[dict[str, list[int]], dict[str, str]]:
         """For each function: the fences that it is stored under, ascending, and the token of its entry."""
         fences: dict[str, list[int]] = {}
         tokens: dict[int, dict[str, str]] = {}
-        try:
+        async with _asking(f"list {prefix} of {self._uri}"):
             pages = cast(
                 AsyncIterable[list[dict[str, Any]]], obstore.list(self._store, prefix, chunk_size=1000)
             )
@@ -357,11 +367,32 @@ class ObjectStore:
                     fences.setdefault(name, []).append(fence)
                     mark = found["e_tag"] or f"{found['last_modified']}:{found['size']}"
                     tokens.setdefault(fence, {})[name] = f"{fence}:{mark}"
-        except (BaseError, OSError) as error:
-            raise StoreUnreachableError(f"list {prefix} of {self._uri}: {error}") from error
         for known in fences.values():
             known.sort()
         return fences, {name: tokens[known[-1]][name] for name, known in fences.items()}
+
+
+@asynccontextmanager
+async def _asking(what: str) -> AsyncIterator[None]:
+    """Bounds a request to an object store: one that hangs is away like one that refuses."""
+    try:
+        async with asyncio.timeout(_PATIENCE_SECONDS):
+            yield
+    except FileNotFoundError:
+        raise
+    except TimeoutError as error:
+        raise StoreUnreachableError(f"{what}: no answer within {_PATIENCE_SECONDS:g} s") from error
+    except (BaseError, OSError) as error:
+        raise StoreUnreachableError(f"{what}: {error}") from error
+
+
+async def _all(requests: Iterable[Awaitable[_T]]) -> list[_T]:
+    """Waits for all requests, also when one fails: its retry must not be overtaken by those of before."""
+    answers = await asyncio.gather(*requests, return_exceptions=True)
+    for answer in answers:
+        if isinstance(answer, BaseException):
+            raise answer
+    return cast(list[_T], answers)
 
 
 async def _all_packed(states: Iterable[FunctionState]) -> list[tuple[FunctionState, bytes]]:
@@ -388,9 +419,6 @@ def end_process() -> NoReturn:
 
 def _path(function: str, fence: int) -> str:
     return f"functions/{function}/{fence:020d}.json"
-
-
-_T = TypeVar("_T")
 
 
 def parts(items: Collection[_T]) -> Iterator[list[_T]]:

@@ -56,6 +56,14 @@ def test_a_function_rests_between_two(refits: Refits) -> None:
     assert refits.next(101.0) == (101.0, Haste.NOW, "a"), "it is another of that name"
 
 
+def test_one_that_is_due_already_rests_too(refits: Refits) -> None:
+    refits.want("a", Haste.NOW, 101.0)
+    refits.rest("a", 130.0)
+    assert refits.next(101.0) == (130.0, Haste.NOW, "a")
+    refits.rest("a", 120.0)
+    assert refits.next(101.0) == (130.0, Haste.NOW, "a")
+
+
 def test_pressing_are_those_that_need_not_wait(refits: Refits) -> None:
     refits.rest("rests", 105.0)
     for name, haste in (("a", Haste.NOW), ("b", Haste.SOON), ("c", Haste.WHENEVER), ("rests", Haste.NOW)):

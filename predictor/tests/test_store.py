@@ -304,6 +304,28 @@ def test_a_reader_follows_to_the_object_of_a_new_learner() -> None:
     asyncio.run(test())
 
 
+@pytest.mark.parametrize("what", ["put_async", "get_async", "delete_async"])
+def test_a_store_that_hangs_is_away(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    async def hang(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    async def run() -> None:
+        store = ObjectStore("memory:", MemoryStore())
+        await store.save([function_state()], hold(1))
+        monkeypatch.setattr(f"libra_predictor.store.obstore.{what}", hang)
+        asked: dict[str, Callable[[], Awaitable[object]]] = {
+            "put_async": lambda: store.save([function_state()], hold(1)),
+            "get_async": lambda: store.load([NAME]),
+            "delete_async": lambda: store.drop([NAME], hold(1)),
+        }[what]
+        async with asyncio.timeout(10):
+            with pytest.raises(StoreUnreachableError, match=r"no answer within 0\.05 s"):
+                await asked()
+
+    monkeypatch.setattr("libra_predictor.store._PATIENCE_SECONDS", 0.05)
+    asyncio.run(run())
+
+
 def test_a_corrupt_object_is_refused_by_its_path(tmp_path: Path) -> None:
     async def test() -> None:
         store = opened(tmp_path)
