@@ -181,7 +181,7 @@ def _resource(
         {found[i].use: answer for i, answer in answered[best].items()},
         _censored(found),
         sum(right) / len(right) if right else None,
-        sizes_before if own[best] is inherited else max(label.size for label in found),
+        max(sizes_before if own[best] is inherited else UNKNOWN_SIZE, *(label.size for label in found)),
     )
 
 

@@ -139,12 +139,16 @@ def test_answers_end_where_what_they_were_learned_from_does() -> None:
     assert fitted(drawn(related)).answers.largest_size == largest
     assert fitted(drawn(unrelated)).answers.largest_size == max(s.size for s in drawn(unrelated))
     assert fitted(drawn(related), MOVING_WINDOW).answers.largest_size == MAX_SIZE, "it knows no sizes"
-    # Inherited answers end where those of the previous revision did.
+    # Inherited answers end where those of the previous revision did, at least.
     few = drawn(related)[:12]
     before = replace(fitted(drawn(related)).answers, largest_size=10 * largest)
     learned = fitted(few, inherited=before)
     assert learned.estimators[:2] == (INHERITED, INHERITED)
     assert learned.answers.largest_size == 10 * largest
+    # They go on where calls have shown that they are right for larger inputs, too.
+    learned = fitted(few, inherited=replace(before, largest_size=min(s.size for s in few)))
+    assert learned.estimators[:2] == (INHERITED, INHERITED)
+    assert learned.answers.largest_size == max(s.size for s in few)
 
 
 @pytest.mark.parametrize("seed", range(4))
