@@ -304,8 +304,21 @@ def test_a_reader_follows_to_the_object_of_a_new_learner() -> None:
     asyncio.run(test())
 
 
-@pytest.mark.parametrize("what", ["put_async", "get_async", "delete_async"])
-def test_a_store_that_hangs_is_away(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+async def _load(store: ObjectStore) -> None:
+    await store.load([NAME])
+
+
+@pytest.mark.parametrize(
+    ("what", "ask"),
+    [
+        ("put_async", lambda store: store.save([function_state()], hold(1))),
+        ("get_async", _load),
+        ("delete_async", lambda store: store.drop([NAME], hold(1))),
+    ],
+)
+def test_a_store_that_hangs_is_away(
+    monkeypatch: pytest.MonkeyPatch, what: str, ask: Callable[[ObjectStore], Awaitable[None]]
+) -> None:
     async def hang(*_: object) -> None:
         await asyncio.Event().wait()
 
@@ -315,12 +328,7 @@ def test_a_store_that_hangs_is_away(monkeypatch: pytest.MonkeyPatch, what: str) 
         monkeypatch.setattr(f"libra_predictor.store.obstore.{what}", hang)
         async with asyncio.timeout(10):
             with pytest.raises(StoreUnreachableError, match=r"no answer within 0\.05 s"):
-                if what == "put_async":
-                    await store.save([function_state()], hold(1))
-                elif what == "get_async":
-                    await store.load([NAME])
-                else:
-                    await store.drop([NAME], hold(1))
+                await ask(store)
 
     monkeypatch.setattr("libra_predictor.store._PATIENCE_SECONDS", 0.05)
     asyncio.run(run())
