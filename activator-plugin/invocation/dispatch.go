@@ -206,7 +206,8 @@ func configurationOf(rev *v1.Revision) string {
 	if api.IsCopy(rev.Labels) {
 		name = rev.Annotations[api.CopyOfConfigurationAnnotation]
 	}
-	if len(validation.IsDNS1123Subdomain(name)) > 0 {
+	// It would match a name of any length with a regular expression.
+	if len(name) > validation.DNS1123SubdomainMaxLength || len(validation.IsDNS1123Subdomain(name)) > 0 {
 		return ""
 	}
 	return rev.Namespace + "/" + name

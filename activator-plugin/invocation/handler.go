@@ -56,7 +56,8 @@ type request struct {
 	connected atomic.Bool
 }
 
-// watchConnection has the request note when it is connected to its pod, where Libra may have chosen the pod.
+// watchConnection has the request note when it is connected to its pod, where Libra may have chosen the pod. A connection
+// that is kept alive counts, although its pod may no longer answer: nothing tells such a pod from a slow one.
 func (m *Manager) watchConnection(ctx context.Context, req *request) context.Context {
 	if !m.places(req.rev) {
 		return ctx

@@ -24,14 +24,17 @@ func Hash(q *Query, candidates []Candidate) int {
 	return best
 }
 
-// homeUnlessFuller is Hash, but stays with the first candidate, which is Knative's pick, where that has fewer
-// requests: above a containerConcurrency of 3, Knative spreads requests, and one pod with all of them would take
-// several times as long for what it computes.
+// concentratedUpTo is up to which containerConcurrency Knative fills one pod after the other. Above it, Knative spreads
+// requests: one pod with all of them would take several times as long for what it computes.
+const concentratedUpTo = 3
+
+// homeUnlessFuller is Hash, but stays with Knative's pick, where Knative spreads requests, if that has fewer.
 func homeUnlessFuller(q *Query, candidates []Candidate) int {
-	if home := Hash(q, candidates); candidates[home].InFlight <= candidates[0].InFlight {
-		return home
+	home := Hash(q, candidates)
+	if pick := &candidates[0]; pick.Dest == q.spreadTo && pick.InFlight < candidates[home].InFlight {
+		return 0
 	}
-	return 0
+	return home
 }
 
 // rendezvous returns how high a node ranks in a revision's order.

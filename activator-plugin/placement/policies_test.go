@@ -90,15 +90,23 @@ func TestHashSticks(t *testing.T) {
 	})
 }
 
-// By default, pods that take many requests share them as Knative would have them do, and the first goes to the home.
-func TestDefaultSpreadsWhatPodsShare(t *testing.T) {
+// By default, pods fill one after the other as far as Knative fills them, and share requests as Knative has them do
+// above that. The first goes to the home either way.
+func TestDefaultSpreadsAsKnativeDoes(t *testing.T) {
+	home := atHome("a", "b", "c")
+	few := slotsOf("a", "b", "c").Of(revID, concentratedUpTo)
+	for i := range concentratedUpTo {
+		if c := few.Take(dest(i), Ask{Policy: Default, Now: now}); c.Node != home {
+			t.Errorf("one of few goes to %s, want %s", c.Node, home)
+		}
+	}
 	const pods, concurrency, requests = 3, 80, 20
 	r := slotsOf("a", "b", "c").Of(revID, concurrency)
 	got := map[string]int{}
 	for i := range requests {
 		c := r.Take(dest(i%pods), Ask{Policy: Default, Now: now})
-		if i == 0 && c.Node != atHome("a", "b", "c") {
-			t.Errorf("the first goes to %s, want %s", c.Node, atHome("a", "b", "c"))
+		if i == 0 && c.Node != home {
+			t.Errorf("the first goes to %s, want %s", c.Node, home)
 		}
 		got[c.Node]++
 	}
@@ -189,17 +197,22 @@ func TestPoliciesWithoutAPicture(t *testing.T) {
 		candidates := drawCandidates(t)
 		q := &Query{Revision: revID, Demand: wants, Now: now}
 		home := Hash(q, candidates)
-		if got := MinimumWorkerSet(q, candidates); got != home {
-			t.Fatalf("minimum worker set names %d, want %d as hash does", got, home)
+		for _, name := range []api.Placement{api.PlacementDefault, api.PlacementCoverage, api.PlacementMinimumWorkerSet} {
+			if got := Named(name)(q, candidates); got != home {
+				t.Fatalf("%s names %d, want %d as hash does", name, got, home)
+			}
 		}
-		if candidates[home].InFlight > candidates[0].InFlight {
+		// Where Knative spreads requests, its pick stays if it is one of the candidates and has fewer.
+		q.spreadTo = rapid.SampledFrom(candidates).Draw(t, "Knative's pick").Dest
+		if q.spreadTo == candidates[0].Dest && candidates[0].InFlight < candidates[home].InFlight {
 			home = 0
 		}
 		for _, name := range []api.Placement{api.PlacementDefault, api.PlacementCoverage} {
 			if got := Named(name)(q, candidates); got != home {
-				t.Fatalf("%s names %d, want %d", name, got, home)
+				t.Fatalf("%s names %d where Knative picks %s, want %d", name, got, q.spreadTo, home)
 			}
 		}
+		q.spreadTo = ""
 		least := slices.MinFunc(candidates, func(a, b Candidate) int { return a.InFlight - b.InFlight })
 		if got := candidates[LeastPressure(q, candidates)]; got.InFlight != least.InFlight {
 			t.Fatalf("least pressure names one with %d requests, want %d", got.InFlight, least.InFlight)

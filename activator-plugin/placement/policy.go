@@ -36,6 +36,8 @@ type Query struct {
 	keeps *Revision
 	// activators is how many activators share the revision's pods.
 	activators int
+	// spreadTo is the pod that Knative picked, if Knative spreads the revision's requests over its pods.
+	spreadTo string
 	// debited says to debit the demand from the chosen candidate's node.
 	debited bool
 	memory

@@ -265,6 +265,9 @@ func (r *Revision) place(dest string, ask Ask) Choice {
 	r.slots.useViews(ask.Now)
 	r.endDoubts(picked, ask.Now)
 	r.query = Query{Revision: r.id, Demand: ask.Demand, Now: ask.Now, Order: ask.Order, Forwarded: ask.Forwarded, slots: r.slots, activators: r.among.count, memory: r.query.memory}
+	if r.concurrency.Load() > concentratedUpTo {
+		r.query.spreadTo = dest
+	}
 	switch {
 	case !picked.Ready:
 		return r.stay(Choice{Dest: dest, Outcome: Unready}, picked, ask)

@@ -272,6 +272,7 @@ class ObjectStore:
         self._uri = uri
         self._store = store
         self._fences: dict[str, list[int]] = {}  # those seen of each function, ascending
+        self._writing: dict[str, asyncio.Future[object]] = {}  # by path
 
     async def index(self) -> Index:
         fences, tokens = await self._list("functions")
@@ -312,8 +313,7 @@ class ObjectStore:
     async def _put(self, name: str, entry: bytes, hold: Hold) -> None:
         self._refuse_stale(name, hold)
         try:
-            async with _asking(f"write {_path(name, hold.fence)} to {self._uri}"):
-                await obstore.put_async(self._store, _path(name, hold.fence), entry)
+            await self._write(_path(name, hold.fence), entry)
         except StoreUnreachableError:
             _writes.add(1, {"result": "failed"})
             raise
@@ -322,10 +322,27 @@ class ObjectStore:
         await self._delete(name, older)
         self._fences[name] = [hold.fence]
 
+    async def _write(self, path: str, entry: bytes) -> None:
+        """Writes an entry once no earlier write of it is under way: one that is given up may still land."""
+        async with _asking(f"write {path} to {self._uri}"):
+            if (before := self._writing.get(path)) is not None:
+                await asyncio.wait([before])
+            writing: asyncio.Future[object] = asyncio.ensure_future(
+                obstore.put_async(self._store, path, entry)
+            )
+            self._writing[path] = writing
+            writing.add_done_callback(lambda over: self._written(path, over))
+            await asyncio.shield(writing)
+
+    def _written(self, path: str, over: asyncio.Future[object]) -> None:
+        del self._writing[path]
+        if not over.cancelled():
+            over.exception()  # nobody else may ask for it
+
     async def _delete(self, name: str, fences: Collection[int]) -> None:
         for fence in fences:
-            with suppress(FileNotFoundError):
-                async with _asking(f"delete {_path(name, fence)} of {self._uri}"):
+            async with _asking(f"delete {_path(name, fence)} of {self._uri}"):
+                with suppress(FileNotFoundError):
                     await obstore.delete_async(self._store, _path(name, fence))
 
     async def _get(self, name: str) -> tuple[str, bytes | None]:
@@ -344,29 +361,32 @@ class ObjectStore:
         return path, await self._read(path)
 
     async def _read(self, path: str) -> bytes | None:
-        try:
-            async with _asking(f"read {path} of {self._uri}"):
+        async with _asking(f"read {path} of {self._uri}"):
+            try:
                 return bytes(await (await obstore.get_async(self._store, path)).bytes_async())
-        except FileNotFoundError:
-            return None
+            except FileNotFoundError:
+                return None
 
     async def _list(self, prefix: str) -> tuple[dict[str, list[int]], dict[str, str]]:
         """For each function: the fences that it is stored under, ascending, and the token of its entry."""
         fences: dict[str, list[int]] = {}
         tokens: dict[int, dict[str, str]] = {}
-        async with _asking(f"list {prefix} of {self._uri}"):
-            pages = cast(
-                AsyncIterable[list[dict[str, Any]]], obstore.list(self._store, prefix, chunk_size=1000)
-            )
-            async for page in pages:
-                for found in page:
-                    match = _OBJECT.fullmatch(found["path"])
-                    if match is None:
-                        continue
-                    name, fence = match[1], int(match[2])
-                    fences.setdefault(name, []).append(fence)
-                    mark = found["e_tag"] or f"{found['last_modified']}:{found['size']}"
-                    tokens.setdefault(fence, {})[name] = f"{fence}:{mark}"
+        pages = aiter(
+            cast(AsyncIterable[list[dict[str, Any]]], obstore.list(self._store, prefix, chunk_size=1000))
+        )
+        while True:
+            async with _asking(f"list {prefix} of {self._uri}"):
+                page = await anext(pages, None)
+            if page is None:
+                break
+            for found in page:
+                match = _OBJECT.fullmatch(found["path"])
+                if match is None:
+                    continue
+                name, fence = match[1], int(match[2])
+                fences.setdefault(name, []).append(fence)
+                mark = found["e_tag"] or f"{found['last_modified']}:{found['size']}"
+                tokens.setdefault(fence, {})[name] = f"{fence}:{mark}"
         for known in fences.values():
             known.sort()
         return fences, {name: tokens[known[-1]][name] for name, known in fences.items()}
@@ -374,20 +394,21 @@ class ObjectStore:
 
 @asynccontextmanager
 async def _asking(what: str) -> AsyncIterator[None]:
-    """Bounds a request to an object store: one that hangs is away like one that refuses."""
+    """Bounds a request to an object store: one that hangs is away like one that refuses.
+
+    The error has no cause, because an OSError would be taken for one of Redis.
+    """
     try:
         async with asyncio.timeout(_PATIENCE_SECONDS):
             yield
-    except FileNotFoundError:
-        raise
-    except TimeoutError as error:
-        raise StoreUnreachableError(f"{what}: no answer within {_PATIENCE_SECONDS:g} s") from error
+    except TimeoutError:
+        raise StoreUnreachableError(f"{what}: no answer within {_PATIENCE_SECONDS:g} s") from None
     except (BaseError, OSError) as error:
-        raise StoreUnreachableError(f"{what}: {error}") from error
+        raise StoreUnreachableError(f"{what}: {error}") from None
 
 
 async def _all(requests: Iterable[Awaitable[_T]]) -> list[_T]:
-    """Waits for all requests, also when one fails: its retry must not be overtaken by those of before."""
+    """Waits for all requests, also when one fails, so that none is under way when they are retried."""
     answers = await asyncio.gather(*requests, return_exceptions=True)
     for answer in answers:
         if isinstance(answer, BaseException):

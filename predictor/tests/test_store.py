@@ -325,13 +325,47 @@ def test_a_store_that_hangs_is_away(
     async def run() -> None:
         store = ObjectStore("memory:", MemoryStore())
         await store.save([function_state()], hold(1))
+        monkeypatch.setattr("libra_predictor.store._PATIENCE_SECONDS", 0.05)
         monkeypatch.setattr(f"libra_predictor.store.obstore.{what}", hang)
         async with asyncio.timeout(10):
-            with pytest.raises(StoreUnreachableError, match=r"no answer within 0\.05 s"):
+            with pytest.raises(StoreUnreachableError, match=r"no answer within 0\.05 s") as raised:
                 await ask(store)
+        assert raised.value.__cause__ is None, "it would be taken for an error of Redis"
 
-    monkeypatch.setattr("libra_predictor.store._PATIENCE_SECONDS", 0.05)
     asyncio.run(run())
+
+
+def test_a_write_waits_for_one_that_was_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrote: list[bytes] = []
+
+    async def run() -> None:
+        hangs = asyncio.Event()
+
+        async def put(_store: object, _path: str, entry: bytes) -> None:
+            await hangs.wait()
+            wrote.append(entry)
+
+        monkeypatch.setattr("libra_predictor.store.obstore.put_async", put)
+        store, older, newer = ObjectStore("memory:", MemoryStore()), function_state(), function_state(count=4)
+        with monkeypatch.context() as impatient:
+            impatient.setattr("libra_predictor.store._PATIENCE_SECONDS", 0.05)
+            for state in (older, newer):
+                with pytest.raises(StoreUnreachableError):
+                    await store.save([state], hold(1))
+        hangs.set()
+        await store.save([newer], hold(1))
+        assert wrote == [packed(older), packed(newer)]
+
+    asyncio.run(run())
+
+
+def test_a_bucket_that_is_gone_is_an_unreachable_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def gone(*_: object) -> None:
+        raise FileNotFoundError("no such bucket")
+
+    monkeypatch.setattr("libra_predictor.store.obstore.put_async", gone)
+    with pytest.raises(StoreUnreachableError, match=r"write functions/.* to memory:: no such bucket"):
+        asyncio.run(ObjectStore("memory:", MemoryStore()).save([function_state()], hold(1)))
 
 
 def test_a_corrupt_object_is_refused_by_its_path(tmp_path: Path) -> None:

@@ -35,10 +35,9 @@ import (
 const (
 	// gather is how long changes are gathered, so that many at once are compiled only once.
 	gather = 50 * time.Millisecond
-	// A compile is followed by a rest of restPerCompile times its own length, up to restMost: whoever may edit policies decides how many
-	// there are, and how often they change.
+	// A compile is followed by a rest of restPerCompile times its own length: whoever may edit policies decides how many there are, and
+	// how often they change.
 	restPerCompile = 9
-	restMost       = 10 * time.Second
 	// ownPatience is how long after its start an activator may take to find its own node before the policies are in force without
 	// it. It is less than an activator waits for the policies.
 	ownPatience = 2 * time.Second
@@ -289,7 +288,7 @@ func (p *Policies) Run(ctx context.Context) {
 
 // untilNext returns how long to wait with the next compile after one that took so long, which ended so long ago.
 func untilNext(took, ago time.Duration) time.Duration {
-	return max(gather, min(restPerCompile*took, restMost)-ago)
+	return max(gather, restPerCompile*took-ago)
 }
 
 // read says whether everything has been read that can be.

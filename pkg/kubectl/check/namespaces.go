@@ -32,7 +32,7 @@ var namespaceChecks = []Check{
 	},
 	{
 		ID: "resource-quota", run: resourceQuotas,
-		Looks: "ResourceQuotas on `limits.cpu` and `limits.memory` in namespaces of functions: they accept a pod only if queue-proxy has limits, and one on `limits.cpu` would count ceilings",
+		Looks: "ResourceQuotas on `limits.cpu` and `limits.memory` in namespaces of functions: they accept a pod only if queue-proxy has limits, and refuse ceilings of pods from before them",
 		Fine:  "no ResourceQuota counts limits",
 	},
 	{
@@ -144,7 +144,7 @@ func resourceQuotas(ctx context.Context, c *Cluster) ([]Finding, error) {
 			if counted != nil {
 				found = append(found, failure(Object{"resourcequota", q.Namespace, q.Name},
 					fmt.Sprintf("kubectl -n %s patch resourcequota %s --type json -p '[%s]'  # a quota on requests binds as well", q.Namespace, q.Name, strings.Join(operations, ",")),
-					"it counts %s: it accepts a pod only if queue-proxy has limits, and Libra only observes such pods; ceilings of pods from before it are set only in the cgroup", strings.Join(counted, ", and ")))
+					"it counts %s: it accepts a pod only if queue-proxy has limits, and Libra only observes such pods; of pods from before it, ceilings that are in specs stay there and count until the pods are replaced, and others are set only in the cgroup", strings.Join(counted, ", and ")))
 			}
 		}
 	}
