@@ -147,7 +147,7 @@ func untilTold(since Moment, read func(since Moment) (Changes, error)) (all []Ch
 func (r *Redis) readProfiles(ctx context.Context, client redis.UniversalClient, name string, since Moment) (Changes, error) {
 	cmd := client.FCall(ctx, r.library.function("profiles"), nil, since.library, packed(r.nowMillis(), since.change, profilesMost))
 	if isMissing(cmd) {
-		// It has no node. Who only reads need not have the right to load functions, which others execute.
+		// It has no node. A client that only reads needs no right to load functions, which others execute.
 		return Changes{Redis: name}, nil
 	}
 	reply, err := cmd.Slice()

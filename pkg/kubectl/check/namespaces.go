@@ -144,7 +144,7 @@ func resourceQuotas(ctx context.Context, c *Cluster) ([]Finding, error) {
 			if counted != nil {
 				found = append(found, failure(Object{"resourcequota", q.Namespace, q.Name},
 					fmt.Sprintf("kubectl -n %s patch resourcequota %s --type json -p '[%s]'  # a quota on requests binds as well", q.Namespace, q.Name, strings.Join(operations, ",")),
-					"it counts %s: it accepts a pod only if queue-proxy has limits, and Libra only observes such pods; of pods from before it, ceilings that are in specs stay there and count until the pods are replaced, and others are set only in the cgroup", strings.Join(counted, ", and ")))
+					"it counts %s: it accepts a pod only if queue-proxy has limits, and Libra only observes such pods; pods from before it keep the ceilings in their specs, which it counts, until they are replaced, and get others only in the cgroup", strings.Join(counted, ", and ")))
 			}
 		}
 	}
