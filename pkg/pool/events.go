@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -37,6 +38,8 @@ type Events struct {
 	// Begun are ranked invocations that have begun, except those whose Begin Changed balances.
 	Begun []Begun
 	Ended []api.Ended // ranked or not
+	// Behind says that more may have happened by the time of these Events: the next ones are no newer.
+	Behind bool
 }
 
 // Begun is a ranked invocation that has begun.
@@ -61,7 +64,10 @@ func (w *Watcher) Next(ctx context.Context) (Events, error) {
 		if entries == nil {
 			continue
 		}
-		events := Events{Changed: len(entries[0]) > 0}
+		events := Events{
+			Changed: len(entries[0]) > 0,
+			Behind:  slices.ContainsFunc(entries, func(of []redis.XMessage) bool { return len(of) == readCount }),
+		}
 		for _, entry := range entries[1] {
 			if err := events.add(entry); err != nil {
 				w.skipped++

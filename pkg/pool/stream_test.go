@@ -41,6 +41,29 @@ func TestWatcherAfterFlush(t *testing.T) {
 	}
 }
 
+// A watcher that was away for a while says so with all that it missed.
+func TestWatcherBehind(t *testing.T) {
+	r := newRedis(t, redistest.Start(t))
+	ctx := redistest.Context(t)
+	w := r.Watch("node")
+	if _, err := w.Next(ctx); err != nil {
+		t.Fatal(err)
+	}
+	pipe := r.calls.Pipeline()
+	for range readCount + 44 {
+		pipe.XAdd(ctx, &redis.XAddArgs{Stream: thisLibrary.key("node", eventsKey), Values: []any{"ranked", rankedVersion, "id", "1", "pod", "default/a", "cpu_time", 1}})
+	}
+	if _, err := pipe.Exec(ctx); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []Events{{Behind: true, Begun: make([]Begun, readCount)}, {Begun: make([]Begun, 44)}} {
+		events, err := w.Next(ctx)
+		if err != nil || events.Behind != want.Behind || len(events.Begun) != len(want.Begun) {
+			t.Fatalf("%d have begun, behind: %v, %v; want %d, behind: %v", len(events.Begun), events.Behind, err, len(want.Begun), want.Behind)
+		}
+	}
+}
+
 func TestWatcherReadsRecords(t *testing.T) {
 	r := newRedis(t, redistest.Start(t))
 	ctx := redistest.Context(t)

@@ -43,7 +43,9 @@ type link struct {
 	pool    Pool
 	node    string
 	metrics *metrics
-	readAt  time.Time // when the state was last read; only run uses it
+	// Only run uses these: when the state was last read, and whether the last heartbeat was not heard.
+	readAt  time.Time
+	unheard bool
 
 	woken  chan struct{}       // like all channels here, of capacity 1: the latest counts
 	beats  chan pool.Heartbeat // to send
@@ -89,6 +91,7 @@ func signal(c chan struct{}) {
 func (l *link) run(ctx context.Context) {
 	ticker := l.clock.NewTicker(readEvery)
 	defer ticker.Stop()
+	log := logf.FromContext(ctx)
 	retry := backoff.Delay{Min: backoff.Min, Max: backOffMax}
 	for {
 		select {
@@ -115,17 +118,20 @@ func (l *link) run(ctx context.Context) {
 		if err == nil {
 			err = l.read(ctx)
 		}
+		if ctx.Err() != nil {
+			return
+		}
+		switch failing := retry.Failing(); {
+		case err == nil && failing:
+			log.Info("the pool answers again")
+		case err != nil && !failing:
+			log.Error(err, "could not call the pool; if it does not answer for the length of a lease, every container gets back what it is owed", "lease", pool.LeaseTTL)
+		}
 		if err == nil {
 			retry.Reset()
 			continue
 		}
-		if ctx.Err() != nil {
-			return
-		}
-		delay := retry.Next()
-		logf.FromContext(ctx).Error(err, "could not call the pool; if it does not answer for the length of a lease, every container gets back what it is owed",
-			"retryAfter", delay, "lease", pool.LeaseTTL)
-		backoff.Pause(ctx, l.clock, delay)
+		backoff.Pause(ctx, l.clock, retry.Next())
 		signal(l.woken)
 	}
 }
@@ -185,8 +191,11 @@ func (l *link) beat(ctx context.Context, hb pool.Heartbeat) {
 	open, err := l.pool.Heartbeat(callCtx, l.node, hb)
 	if err != nil && ctx.Err() == nil {
 		l.metrics.redisFailed(ctx, "heartbeat")
-		logf.FromContext(ctx).Error(err, "could not send a heartbeat; the next one is due within a second")
+		if !l.unheard {
+			logf.FromContext(ctx).Error(err, "could not send a heartbeat; trying again once a second")
+		}
 	}
+	l.unheard = err != nil
 	l.metrics.opened(ctx, open && err == nil)
 }
 

@@ -3,13 +3,17 @@ package agent
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/go-logr/logr/funcr"
 	"github.com/google/go-cmp/cmp"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"k8s.io/utils/clock"
+	logf "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"libra.dev/libra/pkg/pool"
 )
@@ -52,6 +56,61 @@ func TestReadingsAreBounded(t *testing.T) {
 	eventually(t, "a reading after the last waking", func() bool { return p.reads.Load() > before })
 	cancel()
 	<-done
+}
+
+// However long the pool is away, the agent tells once that it is, and once that it is back.
+func TestAnOutageIsToldOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, err := newMetrics(sdkmetric.NewMeterProvider())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var told []string
+		log := funcr.New(func(_, line string) { told = append(told, line) }, funcr.Options{})
+		ctx, cancel := context.WithCancel(logf.IntoContext(t.Context(), log))
+		p := &awayPool{}
+		l := newLink(clock.RealClock{}, p, node, m)
+		done := make(chan struct{})
+		go func() { l.run(ctx); close(done) }()
+		wait := func(span time.Duration) {
+			for range span / beatEvery {
+				latest(l.beats, pool.Heartbeat{})
+				time.Sleep(beatEvery)
+				synctest.Wait()
+			}
+		}
+		for outages := 1; outages <= 2; outages++ {
+			p.away.Store(true)
+			wait(time.Minute)
+			p.away.Store(false)
+			wait(time.Minute)
+			// That the state cannot be read, that a heartbeat cannot be sent, and the end.
+			if len(told) != 3*outages {
+				t.Errorf("after %d outages of a minute, told %d times, want 3 of each:\n%s", outages, len(told), strings.Join(told, "\n"))
+			}
+		}
+		cancel()
+		<-done
+	})
+}
+
+// awayPool answers nothing while it is away.
+type awayPool struct {
+	noPool
+	away atomic.Bool
+}
+
+func (p *awayPool) err() error {
+	if p.away.Load() {
+		return errors.New("away")
+	}
+	return nil
+}
+
+func (p *awayPool) Read(context.Context, string) (pool.State, error) { return pool.State{}, p.err() }
+
+func (p *awayPool) Heartbeat(context.Context, string, pool.Heartbeat) (bool, error) {
+	return true, p.err()
 }
 
 // strikingPool fires the safeguard of a donor while the first of many asks is under way.

@@ -324,7 +324,7 @@ func (r *reflex) needs() map[string]int64 {
 	needs := map[string]int64{}
 	for _, e := range r.entries {
 		if need := e.memory.need; need > e.info.memoryOwed {
-			needs[e.pod] = need
+			needs[e.pod] = min(need, mostBytes)
 		}
 	}
 	return needs

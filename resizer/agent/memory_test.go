@@ -510,6 +510,16 @@ func TestNeedsBeforeTheFirstSample(t *testing.T) {
 	m.expect(t, map[string]int64{"a/p": 10}, map[string]int64{})
 }
 
+// The pool refuses a heartbeat that asks for more than it accepts of anything.
+func TestNeedsFitAHeartbeat(t *testing.T) {
+	m := newMemoryRig(t)
+	m.run("a/p", true)
+	m.get("a/p").memory.need = 2 * mostBytes
+	if got := m.reflex.needs()["a/p"]; got != mostBytes {
+		t.Errorf("needs %d bytes, want the most that the pool accepts, %d", got, mostBytes)
+	}
+}
+
 // A container that is not to be changed needs nothing.
 func TestNoNeeds(t *testing.T) {
 	m := newMemoryRig(t)

@@ -159,8 +159,9 @@ func (a *Agent) appendOne(ctx context.Context, o api.Observation) {
 			return
 		}
 		a.metrics.redisFailed(ctx, "observe")
-		delay := retry.Next()
-		logf.FromContext(ctx).Error(err, "could not append an observation", "function", o.Function, "retryAfter", delay)
-		backoff.Pause(ctx, a.clock, delay)
+		if !retry.Failing() {
+			logf.FromContext(ctx).Error(err, "could not append an observation; trying again until that succeeds", "function", o.Function)
+		}
+		backoff.Pause(ctx, a.clock, retry.Next())
 	}
 }

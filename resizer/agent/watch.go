@@ -49,10 +49,11 @@ func (a *Agent) watch(ctx context.Context) {
 		}
 		if err != nil {
 			a.metrics.redisFailed(ctx, "watch")
-			delay := retry.Next()
-			log.Error(err, "could not follow the node's events; reading its state once a second meanwhile", "retryAfter", delay)
+			if !retry.Failing() {
+				log.Error(err, "could not follow the node's events; reading its state once a second until that succeeds")
+			}
 			late = true
-			backoff.Pause(ctx, a.clock, delay)
+			backoff.Pause(ctx, a.clock, retry.Next())
 			continue
 		}
 		retry.Reset()
@@ -64,7 +65,7 @@ func (a *Agent) watch(ctx context.Context) {
 		for _, e := range events.Ended {
 			a.metrics.ended(ctx, a.observe(ctx, e, now, late), 1)
 		}
-		late = false
+		late = late && events.Behind
 	}
 }
 
