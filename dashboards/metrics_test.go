@@ -162,7 +162,10 @@ func families(t *testing.T) []family {
 // series returns the names that queries have for the metrics.
 func series(t *testing.T) map[string]bool {
 	t.Helper()
-	names := map[string]bool{"up": true} // Prometheus' own, of each target
+	names := map[string]bool{
+		"up":                            true, // Prometheus' own, of each target
+		"leader_election_master_status": true, // controller-runtime's, once a resizer takes part in the election
+	}
 	for _, f := range families(t) {
 		names[f.name] = true
 		if f.kind == "histogram" {
