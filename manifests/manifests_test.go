@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -113,6 +114,19 @@ func TestKustomizationsHoldLibrasOwnObjects(t *testing.T) {
 	for _, path := range files(t, func(name string) bool { return name != kustomizationFile }) {
 		if !used[path] {
 			t.Errorf("%s is in no kustomization", path)
+		}
+	}
+}
+
+// Clusters have DNS domains of their own. Without one, a name is found by the pods' search lists.
+func TestNothingNamesTheClustersDomain(t *testing.T) {
+	for _, path := range files(t, func(string) bool { return true }) {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if name := regexp.MustCompile(`[\w.-]+\.svc\.[\w.-]+`).Find(data); name != nil {
+			t.Errorf("%s has %s, which ends in a cluster's domain", path, name)
 		}
 	}
 }

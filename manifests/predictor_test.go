@@ -21,7 +21,7 @@ func TestPlainPredictorRunsWhatKServesDoes(t *testing.T) {
 	}
 }
 
-// The activator asks http://libra-predictor.libra-system.svc.cluster.local, which is port 80.
+// The activator asks http://libra-predictor.libra-system.svc, which is port 80.
 func TestPlainPredictorIsWhereTheActivatorAsks(t *testing.T) {
 	objects := rendered(t, "predictor-plain")
 	services := decodeOf[corev1.Service](t, objects, "Service")

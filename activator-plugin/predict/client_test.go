@@ -386,7 +386,7 @@ func TestParseURL(t *testing.T) {
 			t.Errorf("ParseURL(%q) = %v, want an error", bad, u)
 		}
 	}
-	for _, good := range []string{"http://libra-predictor.libra-system.svc.cluster.local", "https://10.0.0.1:8080"} {
+	for _, good := range []string{"http://libra-predictor.libra-system.svc", "https://10.0.0.1:8080"} {
 		if _, err := ParseURL(good); err != nil {
 			t.Errorf("ParseURL(%q) = %v", good, err)
 		}

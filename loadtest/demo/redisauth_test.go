@@ -50,7 +50,7 @@ func TestRedisSecretsLetUsersIn(t *testing.T) {
 		roots.AppendCertsFromPEM(ca)
 		return &redis.Options{
 			Addr: addr, Username: user, Password: password, MaxRetries: -1,
-			TLSConfig: &tls.Config{RootCAs: roots, ServerName: "redis.libra-system.svc.cluster.local"},
+			TLSConfig: &tls.Config{RootCAs: roots, ServerName: "redis.libra-system.svc"},
 		}
 	}
 	redistest.Run(t, as("", "", byName[redisTLSSecret].Data["ca.crt"]),

@@ -22,7 +22,7 @@ import (
 )
 
 // DefaultAddr is the address of the Redis that Libra ships.
-const DefaultAddr = "redis.libra-system.svc.cluster.local:6379"
+const DefaultAddr = "redis.libra-system.svc:6379"
 
 // Accepted describes the forms of an address, for messages.
 const Accepted = "HOST:PORT, or redis://HOST:PORT, or rediss://HOST:PORT with TLS, each with several " +

@@ -73,7 +73,7 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     redis_addr: Annotated[str, AfterValidator(_address)] = Field(
-        "redis.libra-system.svc.cluster.local:6379",
+        "redis.libra-system.svc:6379",
         description="host:port of Redis, or its URL",
     )
     redis_credentials: Annotated[str, AfterValidator(_folder)] = Field(

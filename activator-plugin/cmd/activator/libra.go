@@ -38,11 +38,11 @@ import (
 // that is accepted.
 type libraConfig struct {
 	// The Redis that holds the pools.
-	RedisAddr string `split_words:"true" default:"redis.libra-system.svc.cluster.local:6379"`
+	RedisAddr string `split_words:"true" default:"redis.libra-system.svc:6379"`
 	// Folder with the files username, password and ca.crt for Redis, each of which may be missing.
 	RedisCredentials string `split_words:"true"`
 	// Where the predictor is asked.
-	PredictorURL string `split_words:"true" default:"http://libra-predictor.libra-system.svc.cluster.local"`
+	PredictorURL string `split_words:"true" default:"http://libra-predictor.libra-system.svc"`
 
 	redis      redisconn.Server
 	duplicator duplicatorConfig
