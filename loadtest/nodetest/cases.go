@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	// forceLimit is how long loans may take to be in force on an emulated machine, and attemptLimit
-	// how long one attempt at them may take.
+	// forceLimit is how long limits may take to rise on an emulated machine, and then loans to be in force;
+	// attemptLimit is how long the loans of one invocation may take.
 	forceLimit   = 4 * time.Minute
 	attemptLimit = 40 * time.Second
 	// wholeWithin is how long everything may take to be whole again after a fault and the end of
@@ -146,7 +146,7 @@ func (g *guest) try(ctx context.Context, c nodeCase) (o outcome, err error) {
 		return o, err
 	}
 	var mend func(context.Context) error
-	inForce := g.eventually(ctx, "loans in force", forceLimit, func(context.Context) error { return g.inForce() })
+	inForce := g.lend(ctx, l)
 	if inForce == nil {
 		g.say("loans are in force: %s", g.limits())
 		mend, err = c.fault(ctx, g)
@@ -211,26 +211,16 @@ func unharmed(o outcome) error {
 	return errors.Join(errs...)
 }
 
-// raised returns an error unless every loan is in force.
+// raised returns an error unless the borrower's memory limit and the ceilings are in force.
 func (g *guest) raised() error {
-	of := func(f function) (api.Resources, error) { return g.running[f.key()].scope.limits() }
-	lends, err := of(donor)
+	borrows, err := g.limitsOf(borrower)
 	if err != nil {
 		return err
 	}
-	borrows, err := of(borrower)
-	if err != nil {
-		return err
-	}
-	ceiling, err := of(first)
-	if err != nil {
-		return err
-	}
+	ceiling, err := g.limitsOf(first)
 	switch {
-	case lends.CPUMilli != donor.owed.CPUMilli-lentMilli:
-		return fmt.Errorf("the donor has a CPU limit of %dm", lends.CPUMilli)
-	case borrows.CPUMilli != borrower.owed.CPUMilli+lentMilli:
-		return fmt.Errorf("the borrower has a CPU limit of %dm", borrows.CPUMilli)
+	case err != nil:
+		return err
 	case borrows.MemoryBytes < borrower.owed.MemoryBytes+borrowedMemory:
 		return fmt.Errorf("the borrower has a memory limit of %d MiB", borrows.MemoryBytes/mebibyte)
 	case ceiling.CPUMilli <= first.owed.CPUMilli:
@@ -242,11 +232,26 @@ func (g *guest) raised() error {
 // inForce returns an error unless every loan is in force and used, and a weight differs from the
 // kubelet's.
 func (g *guest) inForce() error {
-	used, err := g.running[borrower.key()].scope.memory()
+	if err := g.raised(); err != nil {
+		return err
+	}
+	lends, err := g.limitsOf(donor)
 	if err != nil {
 		return err
 	}
-	if used <= borrower.owed.MemoryBytes {
+	borrows, err := g.limitsOf(borrower)
+	if err != nil {
+		return err
+	}
+	used, err := g.running[borrower.key()].scope.memory()
+	switch {
+	case err != nil:
+		return err
+	case lends.CPUMilli != donor.owed.CPUMilli-lentMilli:
+		return fmt.Errorf("the donor has a CPU limit of %dm", lends.CPUMilli)
+	case borrows.CPUMilli != borrower.owed.CPUMilli+lentMilli:
+		return fmt.Errorf("the borrower has a CPU limit of %dm", borrows.CPUMilli)
+	case used <= borrower.owed.MemoryBytes:
 		return fmt.Errorf("the borrower uses %d MiB, no more than its own %d", used/mebibyte, borrower.owed.MemoryBytes/mebibyte)
 	}
 	for _, f := range []function{first, second} {
@@ -256,16 +261,18 @@ func (g *guest) inForce() error {
 			return err
 		}
 		if weight != r.weight {
-			return g.raised()
+			return nil
 		}
 	}
 	return errors.New("no weight differs from the kubelet's")
 }
 
+func (g *guest) limitsOf(f function) (api.Resources, error) { return g.running[f.key()].scope.limits() }
+
 // memoryBack returns an error while a container has more memory than it is owed.
 func (g *guest) memoryBack(context.Context) error {
 	for _, f := range functions {
-		limits, err := g.running[f.key()].scope.limits()
+		limits, err := g.limitsOf(f)
 		if err != nil {
 			return err
 		}
@@ -320,7 +327,7 @@ func (f function) whole(limits api.Resources, allocatableMilli int64) error {
 // limits describes the limits and weights in force.
 func (g *guest) limits() (text string) {
 	for _, f := range functions {
-		limits, _ := g.running[f.key()].scope.limits()
+		limits, _ := g.limitsOf(f)
 		weight, _ := g.running[f.key()].scope.weight()
 		text += fmt.Sprintf("%s %v weight %d; ", f.name, limits, weight)
 	}

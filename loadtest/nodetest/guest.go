@@ -47,7 +47,7 @@ type guest struct {
 	// allocatable is the node's CPU for pods, in milli CPU.
 	allocatable int64
 	running     map[string]running // by the function's key
-	loads       int
+	begun       int                // invocations, by their numbers
 	state       state
 }
 

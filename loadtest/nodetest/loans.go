@@ -22,29 +22,31 @@ const (
 	borrowedMemory = 96 * mebibyte
 )
 
-// invocations returns those that are in flight while loans are in force: a donor of CPU, a
-// borrower of that CPU which also needs more memory than its limit, and two that compete for the
-// node's CPU, of which one is predicted to be quick.
-func invocations(n int) []pool.Invocation {
-	begin := func(f function, surplus, want api.Resources) pool.Invocation {
-		return pool.Invocation{
-			// Each has a function of its own: on an emulated machine a probe may need what is
-			// lent, and then the safeguard suspends the function's donors.
-			ID: fmt.Sprintf("%s-%d", f.name, n), Function: fmt.Sprintf("%s-%d", f.key(), n), Pod: f.key(), Domain: f.namespace, Owner: owner,
-			Size: api.UnknownSize, Allocation: f.owed, Duration: 10 * time.Minute, Surplus: surplus, Want: want,
-		}
+// borrowing returns the invocations in flight that get more than they are owed: a borrower of CPU which also
+// needs more memory than its limit, and two that compete for the node's CPU, of which one is predicted to be
+// quick.
+func borrowing(n int) []pool.Invocation {
+	short, quick, slow := invocation(borrower, n), invocation(first, n), invocation(second, n)
+	short.Want = api.Resources{CPUMilli: lentMilli, MemoryBytes: borrowedMemory}
+	quick.Ranked, quick.CPUTime = true, 20*time.Millisecond
+	slow.Ranked, slow.CPUTime = true, time.Hour
+	return []pool.Invocation{short, quick, slow}
+}
+
+// lending returns the invocation that lends the borrower CPU.
+func lending(n int) pool.Invocation {
+	inv := invocation(donor, n)
+	inv.Surplus = api.Resources{CPUMilli: lentMilli}
+	return inv
+}
+
+func invocation(f function, n int) pool.Invocation {
+	return pool.Invocation{
+		// Each has a function of its own: on an emulated machine a probe may need what is
+		// lent, and then the safeguard suspends the function's donors.
+		ID: fmt.Sprintf("%s-%d", f.name, n), Function: fmt.Sprintf("%s-%d", f.key(), n), Pod: f.key(), Domain: f.namespace, Owner: owner,
+		Size: api.UnknownSize, Allocation: f.owed, Duration: 10 * time.Minute,
 	}
-	all := []pool.Invocation{
-		begin(donor, api.Resources{CPUMilli: lentMilli}, api.Resources{}),
-		begin(borrower, api.Resources{}, api.Resources{CPUMilli: lentMilli, MemoryBytes: borrowedMemory}),
-		begin(first, api.Resources{}, api.Resources{}),
-		begin(second, api.Resources{}, api.Resources{}),
-	}
-	for i := range all[2:] {
-		all[2+i].Ranked = true
-	}
-	all[2].CPUTime, all[3].CPUTime = 20*time.Millisecond, time.Hour
-	return all
 }
 
 // load has invocations in flight, as an activator would, and sends requests that use what is
@@ -60,41 +62,67 @@ type load struct {
 	failed   []error
 }
 
-// startLoad begins the invocations, and then the requests that use what these get. A donor that
-// has taken back what it lends does not lend it again: then startLoad begins all anew.
+// startLoad begins the invocations that borrow, and then the requests that use what these get.
 func (g *guest) startLoad(ctx context.Context) (*load, error) {
+	g.begun++
+	l := &load{pools: g.pools}
+	var going context.Context
+	going, l.cancel = context.WithCancel(ctx)
+	l.renew(going)
+	err := l.begin(going, borrowing(g.begun)...)
+	if err == nil {
+		// Another test measures how soon a memory limit rises.
+		err = g.eventually(going, "limits above what is owed", forceLimit, func(context.Context) error { return g.raised() })
+	}
+	if err != nil {
+		return nil, errors.Join(err, l.stop(context.WithoutCancel(ctx)))
+	}
+	l.request(going, g)
+	return l, nil
+}
+
+// lend has the donor lend until all loans are in force. It lends last, because a loan that nobody uses goes
+// back at once. A donor that has taken back what it lends does not lend it again: then lend begins another
+// of its invocations.
+func (g *guest) lend(ctx context.Context, l *load) error {
 	for began := time.Now(); ; {
-		g.loads++
-		l := &load{pools: g.pools, begun: invocations(g.loads)}
-		var going context.Context
-		going, l.cancel = context.WithCancel(ctx)
-		err := l.begin(going)
+		g.begun++
+		lends := lending(g.begun)
+		err := l.begin(ctx, lends)
 		if err == nil {
-			// Another test measures how soon a memory limit rises.
-			err = g.eventually(going, "limits above what is owed", attemptLimit, func(context.Context) error { return g.raised() })
+			err = g.eventually(ctx, "loans in force", attemptLimit, func(context.Context) error { return g.inForce() })
 		}
-		if err == nil {
-			l.request(going, g)
-			return l, nil
+		if err == nil || ctx.Err() != nil || time.Since(began) > forceLimit {
+			return err
 		}
-		err = errors.Join(err, l.stop(context.WithoutCancel(ctx)))
-		if ctx.Err() != nil || time.Since(began) > forceLimit {
-			return nil, err
+		g.say("the donor begins again: %v", err)
+		if err := l.end(ctx, lends); err != nil {
+			return err
 		}
-		g.say("beginning all invocations again: %v", err)
 	}
 }
 
-// begin begins the invocations and keeps renewing them.
-func (l *load) begin(ctx context.Context) error {
-	l.renew(ctx)
-	for _, inv := range l.begun {
+// begin begins invocations.
+func (l *load) begin(ctx context.Context, all ...pool.Invocation) error {
+	for _, inv := range all {
+		l.begun = append(l.begun, inv)
 		if err := retry(ctx, time.Minute, func(ctx context.Context) error {
 			_, err := l.pools.Begin(ctx, nodeName, inv)
 			return err
 		}); err != nil {
 			return fmt.Errorf("begin %s: %w", inv.ID, err)
 		}
+	}
+	return nil
+}
+
+// end ends an invocation. It does nothing if that has ended.
+func (l *load) end(ctx context.Context, inv pool.Invocation) error {
+	if err := retry(ctx, time.Minute, func(ctx context.Context) error {
+		_, err := l.pools.End(ctx, nodeName, pool.Ending{ID: inv.ID, Late: true})
+		return err
+	}); err != nil {
+		return fmt.Errorf("end %s: %w", inv.ID, err)
 	}
 	return nil
 }
@@ -149,11 +177,8 @@ func (l *load) stop(ctx context.Context) error {
 	l.cancel()
 	l.done.Wait()
 	for _, inv := range l.begun {
-		if err := retry(ctx, time.Minute, func(ctx context.Context) error {
-			_, err := l.pools.End(ctx, nodeName, pool.Ending{ID: inv.ID, Late: true})
+		if err := l.end(ctx, inv); err != nil {
 			return err
-		}); err != nil {
-			return fmt.Errorf("end %s: %w", inv.ID, err)
 		}
 	}
 	return nil
