@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"go.uber.org/zap"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 	"pgregory.net/rapid"
@@ -25,8 +26,16 @@ import (
 
 // Upgraded connections last. Those of a few functions must not keep others' requests from being reported.
 func TestUpgradedConnectionsOfAPodAreReportedAsOne(t *testing.T) {
+	unlimited := newPod("a", "10.0.0.1")
+	unlimited.Spec.Containers[0].Resources.Limits = nil
+	for name, pod := range map[string]*corev1.Pod{"with limits": newPod("a", "10.0.0.1"), "without limits": unlimited} {
+		t.Run(name, func(t *testing.T) { testUpgradedConnections(t, pod) })
+	}
+}
+
+func testUpgradedConnections(t *testing.T, pod *corev1.Pod) {
 	rec := &recorder{}
-	m := newRankingManager(t, rec, full, nil, newPod("a", "10.0.0.1"))
+	m := newRankingManager(t, rec, full, nil, pod)
 	rev := newRevision()
 	rev.Spec.ContainerConcurrency = nil
 	var ends []func(int)

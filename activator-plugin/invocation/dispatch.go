@@ -109,7 +109,7 @@ func (m *Manager) begin(ctx context.Context, req *request, revID types.Namespace
 	unneeded := (quick || nothing && alone) && !m.lifecycle.lends(pod.pod) && !in.lendsIdle() && !mayIdle
 	// Upgraded connections last, and nothing is predicted for them: one by one, a few functions' would use up what may be in
 	// flight.
-	upgraded := why == reasonUpgrade && !alone
+	upgraded := req.upgrade && !alone
 	if upgraded || (unneeded || nothing && !alone) && !in.sample(m.clock.Now()) {
 		if upgraded {
 			m.metrics.onDispatch(revID, r, req.seen.reason(), inv.Ranked)
@@ -182,7 +182,7 @@ func named(inv pool.Invocation, req *request, revID types.NamespacedName) pool.I
 
 // predict asks only for a prediction that can be used, because the request may have to wait for it.
 func (m *Manager) predict(ctx context.Context, revID types.NamespacedName, req *request, why reason, ranks bool) (p predict.Prediction, ok bool) {
-	if why != reasonNone && !(ranks && why.predictable()) {
+	if req.upgrade || why != reasonNone && !(ranks && why.predictable()) {
 		return p, false
 	}
 	return m.predictor.Predict(ctx, revID, req.size)

@@ -95,7 +95,6 @@ func main() {
 
 	// Libra, without which the activator is as stock.
 	libra := startLibra(ctx, kube, env.PodName, exported.provider, tp, logger)
-	defer libra.stop()
 	if libra.manager != nil {
 		exported.tell(libra.manager.RequestsHandler())
 	}
@@ -115,6 +114,8 @@ func main() {
 	stats := make(chan []asmetrics.StatMessage)
 	concurrencyReporter := activatorhandler.NewConcurrencyReporter(ctx, env.PodName, stats, mp)
 	defer startStats(stats, concurrencyReporter.Run, statSink, logger)()
+	// Before those end, for connections that outlive the servers may still bring requests.
+	defer libra.stop()
 
 	// The chain of handlers, from the innermost to the outermost.
 	var ah http.Handler = activatorhandler.New(ctx, libra.throttler(knativeThrottler), transport,
