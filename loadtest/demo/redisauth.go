@@ -29,7 +29,9 @@ const (
 	redisUsersSecret   = "libra-redis-acl"
 	redisTLSSecret     = "libra-redis-tls"
 	redisTLSAddress    = "rediss://" + redisconn.DefaultAddr
-	redisCredentials   = "/etc/libra/redis"
+	// clusterDomain is the box's, for clients outside pods, which have no search list.
+	clusterDomain    = "cluster.local"
+	redisCredentials = "/etc/libra/redis"
 
 	// redisAdmin may do everything in Redis, for inspection and tests.
 	redisAdmin      = "admin"
@@ -120,7 +122,9 @@ func newRedisSecrets(users string) ([]corev1.Secret, error) {
 	if err != nil {
 		return nil, err
 	}
-	cert, key, err := certutil.GenerateSelfSignedCertKeyWithOptions(certutil.SelfSignedCertKeyOptions{Host: host, MaxAge: certificateValidity})
+	cert, key, err := certutil.GenerateSelfSignedCertKeyWithOptions(certutil.SelfSignedCertKeyOptions{
+		Host: host, AlternateDNS: []string{host + "." + clusterDomain}, MaxAge: certificateValidity,
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -25,6 +25,9 @@ import (
 
 const redisAdmin = "admin"
 
+// redisAddress is Redis' for a process that has no search list, unlike those in pods.
+const redisAddress = "redis.libra-system.svc.cluster.local:6379"
+
 // redisServer is Redis as the tests use it, with a user of their own.
 var redisServer redisconn.Server
 
@@ -64,7 +67,7 @@ func redisAs(ctx context.Context, namespace, user, folder string) (redisconn.Ser
 			return redisconn.Server{}, err
 		}
 	}
-	return redisconn.Parse("rediss://"+redisconn.DefaultAddr, folder)
+	return redisconn.Parse("rediss://"+redisAddress, folder)
 }
 
 // redisClient returns a client that is closed at the end of the test.
@@ -165,7 +168,7 @@ func idle(client map[string]string) time.Duration {
 func TestRedisWantsTLSAndAUser(t *testing.T) {
 	ctx := t.Context()
 	// Redis must answer nothing without TLS.
-	connection, err := new(net.Dialer).DialContext(ctx, "tcp", redisconn.DefaultAddr)
+	connection, err := new(net.Dialer).DialContext(ctx, "tcp", redisAddress)
 	if err != nil {
 		t.Fatal(err)
 	}
