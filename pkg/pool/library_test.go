@@ -7,7 +7,7 @@ import (
 )
 
 // textOfThisLibrary is the hash of what is in lua in the version thisLibrary.
-const textOfThisLibrary = "a096e0f240cfa2a8b054ae720572491d89f69445df2271285b77bcdc686ff51b"
+const textOfThisLibrary = "9b1b38d23eced191ebb7a5ff59fbd298b400fbfcdc7ff8f3f1678ae67156914e"
 
 // Parts of two releases share a Redis while one is upgraded to the other. With another text under the same version, one
 // would call the other's functions.

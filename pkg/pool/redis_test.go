@@ -132,7 +132,7 @@ func TestLibraryIsLoadedAgain(t *testing.T) {
 	lendOnce(t, r, "node-2")
 }
 
-// Calls that give back must work when no others do.
+// Calls that give back or keep alive must work when no others do.
 func TestEndWithoutMemory(t *testing.T) {
 	r := newRedis(t, redistest.Start(t))
 	lendOnce(t, r, "node")
@@ -143,6 +143,9 @@ func TestEndWithoutMemory(t *testing.T) {
 	}
 	if _, err := r.Begin(ctx, "node", donor("late")); err == nil {
 		t.Error("begin succeeded without memory")
+	}
+	if err := r.Renew(ctx, "node", "activator-1"); err != nil {
+		t.Errorf("renew without memory: %v", err)
 	}
 	outcome, err := r.End(ctx, "node", Ending{ID: "borrower"})
 	if err != nil || !outcome.Found {

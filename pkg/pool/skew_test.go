@@ -259,6 +259,25 @@ func TestWhatAnotherVersionWasToldOfMayRunOn(t *testing.T) {
 	if !lends("last") {
 		t.Error("a pod that has rested lends nothing")
 	}
+
+	// A version tells once a second at most. What begins after it has told is younger than a heartbeat
+	// that comes in between.
+	clk.SetTime(epoch.Add(2 * time.Minute))
+	if err := other.Renew(ctx, "node", "activator-2"); err != nil {
+		t.Fatal(err)
+	}
+	beat.Rested = []string{"default/donor"}
+	for _, after := range []time.Duration{500 * time.Millisecond, 1500 * time.Millisecond} {
+		clk.SetTime(epoch.Add(2*time.Minute + after))
+		if open, err := r.Heartbeat(ctx, "node", beat); err != nil || open {
+			t.Fatalf("the node is open beside another version: %t, %v", open, err)
+		}
+		beat.Rested = nil
+	}
+	clk.SetTime(epoch.Add(2*time.Minute + LeaseTTL))
+	if lends("beside what began last") {
+		t.Error("a pod lends beside what another version may have been told of")
+	}
 }
 
 // Loading a version leaves the one before it, for processes that still use it.

@@ -27,13 +27,12 @@ local ENDED_VERSION = '2' -- of the records of ends
 local RETENTION_MS = 60 * 60 * 1000
 local KEEP_EVERY_MS = 10 * 60 * 1000
 
--- About how many entries a node's streams have at most, from which age on entries are removed, and
--- how often. Both streams can be short: their readers follow them live, and read the state once a
--- second anyway. There are many nodes.
+-- About how many entries a node's streams have at most, and from which age on they are removed, once
+-- in a lease time. Both streams can be short: their readers follow them live, and read the state
+-- once a second anyway. There are many nodes.
 local INTENTS_LENGTH = '100'
 local EVENTS_LENGTH = '1000'
 local STREAMED_MS = 3000
-local TRIM_EVERY_MS = 2000
 
 local CPU, MEMORY = 1, 2
 
@@ -157,11 +156,7 @@ local function trim(node)
   local key, oldest = node.key, node.now - STREAMED_MS
   call('XTRIM', key.intents, 'MINID', '~', oldest)
   call('XTRIM', key.events, 'MINID', '~', oldest)
-  for id, till in pairs(node.tombstones) do
-    if till <= node.now then
-      node.tombstones[id] = nil
-    end
-  end
+  node.buried, node.buried_before = {}, node.buried
   node.trimmed = node.now
 end
 
@@ -189,7 +184,7 @@ local function begin_epoch(first_key, now, had_epoch)
     now = now,
     busy = true,     -- a call is under way, or failed half-way
     trimmed = 0,     -- when last
-    tombstones = {}, -- by invocation, until when its End stands
+    buried = {}, buried_before = {}, -- by invocation: the Ends that stand, since and before the last trim
     traced = 0,
     -- From the last heartbeat. was_whole says whether any was whole since another version was told of
     -- requests.
@@ -251,7 +246,8 @@ end
 -- The longest that a request which the pool has lost sight of is taken to run on.
 local UNSEEN_MOST_MS = 10 * 60 * 1000
 
--- told_others says whether another version has had requests on the node since a time.
+-- told_others says whether another version has had requests on the node since a time. Its last
+-- Begin may be up to 2 * MARK_EVERY_MS later than its last mark.
 local function told_others(node, since)
   local at = node.marked_at
   local own = at and at >= since and at <= node.now and 1 or 0
@@ -304,7 +300,7 @@ local function open_node(first_key, lease_ms, now)
   local at = node.beat_at
   node.heard = at ~= nil and at <= now and now < at + lease_ms
   node.open, node.moved, node.woken, node.ranked, node.touched = nil, nil, nil, nil, nil
-  if now - node.trimmed >= TRIM_EVERY_MS or now < node.trimmed then
+  if now - node.trimmed >= lease_ms or now < node.trimmed then
     trim(node)
   end
   return node

@@ -301,18 +301,18 @@ local function leave_pod(node, inv, lapsed, idles)
   return settle(node, here)
 end
 
--- An End stands for one lease time, whatever was known about the invocation: a Begin that arrives
+-- An End stands for a lease time, whatever was known about the invocation: a Begin that arrives
 -- late or twice must not revive it with nobody to end it. When all its Begins were answered, as is
 -- usual, none can arrive. One lease time is long enough for a Begin that a hung Redis still has in
 -- a socket's buffer: the End is repeated until it is answered, so that Redis runs again by then,
--- and everything that had come in meanwhile runs within moments of it.
+-- and everything that had come in meanwhile runs within moments of it. An End is forgotten at the
+-- second trim after it.
 local function bury(node, id)
-  node.tombstones[id] = node.now + node.lease_ms
+  node.buried[id] = true
 end
 
 local function is_buried(node, id)
-  local till = node.tombstones[id]
-  return till and till > node.now
+  return node.buried[id] or node.buried_before[id]
 end
 
 -- release ends an invocation, and says whether that leaves something to lend or a want unmet.

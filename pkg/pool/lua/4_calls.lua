@@ -248,7 +248,8 @@ local function heartbeat(node, args, whole, cpu, memory, ...)
   local agent, epoch, text, needs, rested = args[2], args[3], args[4], args[5], args[6]
   local forgotten_needs = not node.heard and needs ~= ''
   node.whole = whole == 1 and epoch == node.epoch
-  if told_others(node, math.max(node.beat_at or 0, node.now - UNSEEN_MOST_MS) + 1) then
+  local heard_at = math.min(node.beat_at or 0, node.now) -- the clock may have gone back
+  if told_others(node, math.max(heard_at - 2 * MARK_EVERY_MS, node.now - UNSEEN_MOST_MS) + 1) then
     node.was_whole = false
   end
   node.beat_at, node.agent, node.lendable = node.now, agent, {cpu, memory}
@@ -478,12 +479,13 @@ local function register(name, flags, touches, format, callback)
   }
 end
 
--- Functions that only give back must also work when Redis is out of memory. So must the heartbeat:
--- without it, the resizer takes a live agent for dead.
+-- Functions that only give back must also work when Redis is out of memory. So must those that keep
+-- alive: without a heartbeat, the resizer takes a live agent for dead, and without its lease, an
+-- owner loses all that it has begun.
 register('begin', {}, true, '<dddddddddddddddddddddd', begin)
 register('end', {'allow-oom'}, true, '<ddddd', end_one)
 register('begin_after', {}, true, '<dddddddddddddddddddddd', begin_after)
-register('renew', {}, false, '<dd', renew)
+register('renew', {'allow-oom'}, false, '<dd', renew)
 register('heartbeat', {'allow-oom'}, true, '<ddddddddd', heartbeat)
 register('safeguard', {'allow-oom'}, true, '<ddddd', safeguard)
 register('ask', {'allow-oom'}, true, '<ddd', ask)

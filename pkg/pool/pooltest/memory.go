@@ -31,8 +31,16 @@ func NewMemory(clk clock.PassiveClock) *Memory {
 	return &Memory{clock: clk, nodes: make(map[string]*memoryNode)}
 }
 
-// with calls f with the node and the time in milliseconds, while nobody else uses the pool.
+// with is a call of a function of the library.
 func (m *Memory) with(ctx context.Context, node string, f func(n *memoryNode, now int64)) error {
+	return m.look(ctx, node, func(n *memoryNode, now int64) {
+		n.trim(now)
+		f(n, now)
+	})
+}
+
+// look calls f with the node and the time in milliseconds, while nobody else uses the pool.
+func (m *Memory) look(ctx context.Context, node string, f func(n *memoryNode, now int64)) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}

@@ -161,7 +161,7 @@ func (m *model) ranked() map[string]*begun {
 
 // node is the node in the specification.
 func (m *model) node() (node *memoryNode) {
-	err := m.memory.with(context.Background(), m.name, func(n *memoryNode, _ int64) { node = n })
+	err := m.memory.look(context.Background(), m.name, func(n *memoryNode, _ int64) { node = n })
 	if err != nil {
 		panic(err)
 	}

@@ -17,22 +17,24 @@ const renewEvery = pool.LeaseTTL / 5
 // memoryNode is the pool of one node, as the library in lua keeps it in Redis. Times are in
 // milliseconds, as in Redis.
 type memoryNode struct {
-	epoch      string
-	beat       pool.Heartbeat
-	beatAt     int64                 // when beat came
-	whole      bool                  // whether one of the epoch was, since another version was told of anything
-	leases     map[string]int64      // by owner, when it last renewed
-	tombstones map[string]int64      // by invocation, until when its End stands
-	begun      map[string]*begun     // by invocation
-	begins     int                   // so far
-	pods       map[string]*memoryPod // with invocations in them, by name
-	loans      map[loan]api.Resources
-	struck     map[donors]strikes
-	unseen     map[inPod]unseen
-	raised     map[string]bool // pods that borrow CPU, or did since the last heartbeat
-	another    int64           // when another version of the pool was last told of invocations on the node
-	turn       string          // the domain that was lent to first, the last time that several wanted something
-	wasShared  bool            // as of the last heartbeat
+	epoch     string
+	beat      pool.Heartbeat
+	beatAt    int64                 // when beat came
+	whole     bool                  // whether one of the epoch was, since another version was told of anything
+	leases    map[string]int64      // by owner, when it last renewed
+	buried    map[string]bool       // by invocation: the Ends that stand, since the last trim
+	before    map[string]bool       // and those of before it
+	trimmed   int64                 // when last
+	begun     map[string]*begun     // by invocation
+	begins    int                   // so far
+	pods      map[string]*memoryPod // with invocations in them, by name
+	loans     map[loan]api.Resources
+	struck    map[donors]strikes
+	unseen    map[inPod]unseen
+	raised    map[string]bool // pods that borrow CPU, or did since the last heartbeat
+	another   int64           // when another version of the pool was last told of invocations on the node
+	turn      string          // the domain that was lent to first, the last time that several wanted something
+	wasShared bool            // as of the last heartbeat
 
 	// In milli CPU: the predicted use of the ranked invocations at the last heartbeat, and what was
 	// unused then.
@@ -71,21 +73,22 @@ var volumes = []func(*api.Resources) *int64{cpuOf, memoryOf}
 
 func newMemoryNode(epoch string) *memoryNode {
 	return &memoryNode{
-		epoch:      epoch,
-		leases:     make(map[string]int64),
-		tombstones: make(map[string]int64),
-		begun:      make(map[string]*begun),
-		pods:       make(map[string]*memoryPod),
-		loans:      make(map[loan]api.Resources),
-		struck:     make(map[donors]strikes),
-		unseen:     make(map[inPod]unseen),
-		raised:     make(map[string]bool),
+		epoch:  epoch,
+		leases: make(map[string]int64),
+		buried: make(map[string]bool),
+		before: make(map[string]bool),
+		begun:  make(map[string]*begun),
+		pods:   make(map[string]*memoryPod),
+		loans:  make(map[loan]api.Resources),
+		struck: make(map[donors]strikes),
+		unseen: make(map[inPod]unseen),
+		raised: make(map[string]bool),
 	}
 }
 
 func (n *memoryNode) begin(now int64, inv pool.Invocation) api.Resources {
 	n.lapse(now, inv.Owner)
-	if n.tombstones[inv.ID] > now {
+	if n.isBuried(now, inv.ID) {
 		return api.Resources{}
 	}
 	if b, ok := n.begun[inv.ID]; ok {
@@ -129,7 +132,7 @@ func (n *memoryNode) end(now int64, e pool.Ending) pool.Outcome {
 		if p := n.pods[e.ComputesIn]; p != nil && n.settle(now, p) {
 			n.feed(now, p.domain)
 		}
-		n.bury(now, e.ID)
+		n.bury(e.ID)
 		return pool.Outcome{}
 	}
 	how := ended
@@ -139,7 +142,7 @@ func (n *memoryNode) end(now int64, e pool.Ending) pool.Outcome {
 	lendsIn := n.pods[b.Pod].domain // differs once an invocation of another domain has begun there
 	moved := n.release(now, b, how)
 	if !e.BeginAnswered {
-		n.bury(now, e.ID)
+		n.bury(e.ID)
 	}
 	if moved {
 		n.feed(now, b.Domain, lendsIn)
@@ -286,20 +289,28 @@ func (n *memoryNode) release(now int64, b *begun, how parting) (moved bool) {
 	return n.leave(now, b, how) || moved
 }
 
-// bury lets an End stand for one lease time, whatever was known about the invocation: a Begin that
+// bury lets an End stand for a lease time, whatever was known about the invocation: a Begin that
 // arrives late or twice must not revive it with nobody to end it. The library in lua says why that
 // is long enough. An invocation is not buried when no Begin for it can arrive.
-func (n *memoryNode) bury(now int64, id string) {
-	n.forgetEnds(now)
-	n.tombstones[id] = now + pool.LeaseTTL.Milliseconds()
+func (n *memoryNode) bury(id string) { n.buried[id] = true }
+
+// isBuried also tells for a call that has not been made yet.
+func (n *memoryNode) isBuried(now int64, id string) bool {
+	return n.buried[id] || n.before[id] && !n.trimDue(now)
 }
 
-func (n *memoryNode) forgetEnds(now int64) {
-	maps.DeleteFunc(n.tombstones, func(_ string, until int64) bool { return until <= now })
+func (n *memoryNode) trimDue(now int64) bool {
+	return now-n.trimmed >= pool.LeaseTTL.Milliseconds() || now < n.trimmed
+}
+
+// trim runs before each call.
+func (n *memoryNode) trim(now int64) {
+	if n.trimDue(now) {
+		n.buried, n.before, n.trimmed = make(map[string]bool), n.buried, now
+	}
 }
 
 func (n *memoryNode) forget(now int64) {
-	n.forgetEnds(now)
 	maps.DeleteFunc(n.struck, func(_ donors, s strikes) bool { return s.forgotten(now) })
 	maps.DeleteFunc(n.unseen, func(_ inPod, u unseen) bool { return u.forgotten(now) })
 	if n.another+pool.UnseenMost.Milliseconds() <= now {
@@ -331,7 +342,7 @@ func (n *memoryNode) lapse(now int64, owners ...string) {
 			if b.Owner != owner {
 				continue
 			}
-			n.bury(now, b.ID)
+			n.bury(b.ID)
 			lendsIn := n.pods[b.Pod].domain
 			if n.release(now, b, lapsed) {
 				domains = append(domains, b.Domain, lendsIn)
@@ -356,7 +367,9 @@ func (n *memoryNode) lapse(now int64, owners ...string) {
 
 func (n *memoryNode) heartbeat(now int64, hb pool.Heartbeat) {
 	hb.Pods, hb.Needs = maps.Clone(hb.Pods), maps.Clone(hb.Needs)
-	if n.another > max(n.beatAt, now-pool.UnseenMost.Milliseconds()) && n.another <= now {
+	// The last Begin of another version may be later than what tells of it.
+	told := n.another + 2*time.Second.Milliseconds()
+	if told > min(n.beatAt, now) && n.another > now-pool.UnseenMost.Milliseconds() && n.another <= now {
 		n.whole = false
 	}
 	n.beat, n.beatAt, n.wasShared = hb, now, n.shared(now)

@@ -30,7 +30,7 @@ func (m *model) run(t *rapid.T, inv pool.Invocation) pool.Invocation {
 		m.number++
 		r = &running{owner: inv.Owner, pod: inv.Pod, domain: inv.Domain, number: m.number, untold: true}
 		// A Begin that comes after its End runs nothing.
-		if m.node().tombstones[inv.ID] <= m.nowMillis() {
+		if !m.node().isBuried(m.nowMillis(), inv.ID) {
 			m.running[inv.ID] = r
 		}
 	}
