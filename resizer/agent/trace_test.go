@@ -49,9 +49,9 @@ func TestWritesAreInTheTraceOfTheirLoan(t *testing.T) {
 	g.openPool()
 	volume := api.Resources{CPUMilli: 200}
 
-	begin := func(traceparent string) {
-		g.begin("1", "default/d", volume, api.Resources{})
-		g.beginTraced("2", "default/b", api.Resources{}, volume, traceparent)
+	begin := func(donor, borrower, traceparent string) {
+		g.begin(donor, "default/d", volume, api.Resources{})
+		g.beginTraced(borrower, "default/b", api.Resources{}, volume, traceparent)
 		g.exchange()
 		g.want("donor", 300)
 		g.want("borrower", 700)
@@ -63,7 +63,7 @@ func TestWritesAreInTheTraceOfTheirLoan(t *testing.T) {
 		}
 	}
 
-	begin("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
+	begin("1", "2", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
 	expect(
 		"libra.resize cgroup: default/d donor lower 500 to 300 written, parent b7ad6b7169203331",
 		"libra.resize cgroup: default/b borrower raise 500 to 700 written, parent b7ad6b7169203331",
@@ -85,7 +85,7 @@ func TestWritesAreInTheTraceOfTheirLoan(t *testing.T) {
 	g.exchange()
 	g.pass(pool.LeaseTTL)
 	g.openPool()
-	begin("")
+	begin("3", "4", "")
 	expect()
 }
 
