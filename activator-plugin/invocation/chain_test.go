@@ -199,7 +199,9 @@ func newChain(t *testing.T, o chainOptions) *chain {
 		inner.ServeHTTP(w, r.WithContext(activatorhandler.WithRevisionAndID(r.Context(), o.rev, revID)))
 	})
 	h = otelhttp.NewHandler(h, "handle", otelhttp.WithPropagators(propagation.TraceContext{})) // as Knative has it
-	c.Server = httptest.NewServer(pkgnet.NewServer("", h).Handler)
+	c.Server = httptest.NewUnstartedServer(h)
+	c.Server.Config.Protocols = bothProtocols()
+	c.Server.Start()
 	t.Cleanup(c.Server.Close)
 	return c
 }

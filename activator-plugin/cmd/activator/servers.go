@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
+	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -15,6 +16,9 @@ import (
 	"knative.dev/serving/pkg/activator/certificate"
 	"knative.dev/serving/pkg/networking"
 )
+
+// readHeaderTimeout bounds how long a client may take to send a request's header, as in Knative's own servers.
+const readHeaderTimeout = time.Minute
 
 type servers struct {
 	all    map[string]*http.Server
@@ -54,8 +58,18 @@ func startServersOrDie(h http.Handler, profile *http.Server, certs *certificate.
 	return s
 }
 
+// newServer differs from Knative's own in that its Shutdown waits for requests over unencrypted HTTP/2 (gRPC), too.
 func newServer(port int, h http.Handler) *http.Server {
-	return pkgnet.NewServer(":"+strconv.Itoa(port), h)
+	s := &http.Server{
+		Addr:              ":" + strconv.Itoa(port),
+		Handler:           h,
+		Protocols:         new(http.Protocols),
+		ReadHeaderTimeout: readHeaderTimeout,
+	}
+	s.Protocols.SetHTTP1(true)
+	s.Protocols.SetHTTP2(true)
+	s.Protocols.SetUnencryptedHTTP2(true)
+	return s
 }
 
 // wait returns when the activator is told to stop or a server has failed. It has readiness probes fail from
@@ -76,10 +90,19 @@ func (s *servers) drain(logger *zap.SugaredLogger) {
 	logger.Infow("No longer ready; still serving until new requests go elsewhere", "for", pkgnet.DefaultDrainTimeout)
 	time.Sleep(pkgnet.DefaultDrainTimeout)
 	logger.Info("Waiting for the requests in flight")
-	for name, server := range s.all {
-		if err := server.Shutdown(context.Background()); err != nil {
-			logger.Errorw("Failed to shut down a server", "server", name, zap.Error(err))
-		}
-	}
+	s.shutDown(logger)
 	logger.Info("All requests are served, except upgraded connections")
+}
+
+// shutDown has all servers turn new connections away at once, and returns when none has a request in flight.
+func (s *servers) shutDown(logger *zap.SugaredLogger) {
+	var all sync.WaitGroup
+	for name, server := range s.all {
+		all.Go(func() {
+			if err := server.Shutdown(context.Background()); err != nil {
+				logger.Errorw("Failed to shut down a server", "server", name, zap.Error(err))
+			}
+		})
+	}
+	all.Wait()
 }
