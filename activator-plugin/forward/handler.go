@@ -7,12 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptrace"
 	"net/http/httputil"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -215,7 +213,7 @@ func (h *Handler) pass(w http.ResponseWriter, r *http.Request, to *peer) (done b
 }
 
 // forwardedHeaders are the headers that the proxy removes because it does not trust them. The other activator's proxy does not
-// trust them, either.
+// trust them, either, and adds the hop: a function that counts hops must find one activator, as with stock.
 var forwardedHeaders = []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"}
 
 // rewrite directs a request to an activator as it came, with headers that name its revision and say that it goes no further.
@@ -228,9 +226,6 @@ func (h *Handler) rewrite(pr *httputil.ProxyRequest, to *peer) {
 		if came, ok := pr.In.Header[name]; ok {
 			out.Header[name] = came
 		}
-	}
-	if from, _, err := net.SplitHostPort(pr.In.RemoteAddr); err == nil {
-		out.Header.Set("X-Forwarded-For", strings.Join(append(slices.Clone(out.Header["X-Forwarded-For"]), from), ", "))
 	}
 	rev := activatorhandler.RevIDFrom(pr.In.Context())
 	out.Header.Set(activator.RevisionHeaderNamespace, rev.Namespace)
