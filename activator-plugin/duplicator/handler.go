@@ -99,7 +99,7 @@ func whyNotKept(r *http.Request) reason {
 	switch {
 	case r.Header.Get(api.DuplicateHeader) != "":
 		return reasonDuplicate
-	case r.Header.Get("Upgrade") != "":
+	case api.AsksForUpgrade(r.Header):
 		return reasonUpgrade
 	case r.ContentLength < 0:
 		return reasonUnknownLength

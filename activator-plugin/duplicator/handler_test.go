@@ -199,11 +199,14 @@ func TestWhatIsNotKept(t *testing.T) {
 		return func(r *http.Request) { r.Header.Set(name, value) }
 	}
 	for name, change := range map[string]func(*http.Request){
-		"no length":   func(r *http.Request) { r.ContentLength = -1 },
-		"empty":       func(r *http.Request) { r.ContentLength, r.Body = 0, http.NoBody },
-		"too large":   func(r *http.Request) { r.ContentLength = maxBody + 1 },
-		"encoded":     header("Content-Encoding", "gzip"),
-		"upgrade":     header("Upgrade", "websocket"),
+		"no length": func(r *http.Request) { r.ContentLength = -1 },
+		"empty":     func(r *http.Request) { r.ContentLength, r.Body = 0, http.NoBody },
+		"too large": func(r *http.Request) { r.ContentLength = maxBody + 1 },
+		"encoded":   header("Content-Encoding", "gzip"),
+		"upgrade": func(r *http.Request) {
+			r.Header.Set("Connection", "Upgrade")
+			r.Header.Set("Upgrade", "websocket")
+		},
 		"a duplicate": header(api.DuplicateHeader, "true"),
 		"cut short":   func(r *http.Request) { r.ContentLength = 100 },
 	} {

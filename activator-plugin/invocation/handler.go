@@ -108,7 +108,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		clientID: id,
 		arrived:  arrived,
 		size:     size,
-		upgrade:  r.Header.Get("Upgrade") != "",
+		upgrade:  api.AsksForUpgrade(r.Header),
 		span:     trace.SpanContextFromContext(r.Context()),
 		response: sw,
 	}

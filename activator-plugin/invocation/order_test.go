@@ -72,6 +72,7 @@ func TestQueueOrder(t *testing.T) {
 
 			r := httptest.NewRequest(http.MethodPost, "http://function.ns", strings.NewReader("hello"))
 			if tc.upgrade {
+				r.Header.Set("Connection", "Upgrade")
 				r.Header.Set("Upgrade", "websocket")
 			}
 			r = r.WithContext(activatorhandler.WithRevisionAndID(context.Background(), rev, revID))

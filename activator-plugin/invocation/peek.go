@@ -45,7 +45,7 @@ func sizeInJSON(r *http.Request, pointer string, ahead *budget) (int64, io.ReadC
 	// Reading a body to its end fills r.Trailer, which others look at while the body is read ahead. An upgraded
 	// connection is read by whoever upgraded it. And a read asks for a body that its client holds back until the
 	// function accepts it.
-	if r.ContentLength <= 0 || r.ContentLength > maxPeeked || len(r.Trailer) > 0 || r.Header.Get("Upgrade") != "" || r.Header.Get("Expect") != "" {
+	if r.ContentLength <= 0 || r.ContentLength > maxPeeked || len(r.Trailer) > 0 || api.AsksForUpgrade(r.Header) || r.Header.Get("Expect") != "" {
 		return api.UnknownSize, r.Body, nil
 	}
 	refused := func(format string, args ...any) *sizeError {

@@ -96,6 +96,7 @@ func TestBodyBeforeTrailersIsNotReadAhead(t *testing.T) {
 // Once the connection is upgraded, whoever upgraded it reads from it.
 func TestBodyOfAnUpgradeIsNotReadAhead(t *testing.T) {
 	r := httptest.NewRequest(http.MethodPost, "http://example.com/", strings.NewReader(`{"n": 1}`))
+	r.Header.Set("Connection", "Upgrade")
 	r.Header.Set("Upgrade", "websocket")
 	wantNotReadAhead(t, r)
 }
