@@ -7,7 +7,7 @@ import (
 )
 
 // textOfThisLibrary is the hash of what is in lua in the version thisLibrary.
-const textOfThisLibrary = "9b1b38d23eced191ebb7a5ff59fbd298b400fbfcdc7ff8f3f1678ae67156914e"
+const textOfThisLibrary = "eb2b3b5023d6efb1d1540a9e9d637fa0775303a74a0579f5926adcb6056259f2"
 
 // Parts of two releases share a Redis while one is upgraded to the other. With another text under the same version, one
 // would call the other's functions.

@@ -335,6 +335,15 @@ func TestScenes(t *testing.T) {
 			s.begin(invocation("a", time.Minute, cpu(300), cpu(0)))
 			s.expect(1, cpu(300), nil)
 		}},
+		{"an end before the clock goes back", func(s scene) {
+			s.pass(pool.LeaseTTL - time.Millisecond)
+			s.equal(pool.Outcome{}, s.end("a"))
+			s.pass(time.Millisecond)
+			s.open()
+			s.pass(-time.Millisecond)
+			s.begin(invocation("a", time.Minute, cpu(300), cpu(0)))
+			s.expect(0, cpu(0), nil)
+		}},
 		{"a begin that arrives again after its end", func(s scene) {
 			s.begin(invocation("a", time.Minute, cpu(300), cpu(0)))
 			s.end("a")

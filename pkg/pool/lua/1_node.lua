@@ -300,8 +300,11 @@ local function open_node(first_key, lease_ms, now)
   local at = node.beat_at
   node.heard = at ~= nil and at <= now and now < at + lease_ms
   node.open, node.moved, node.woken, node.ranked, node.touched = nil, nil, nil, nil, nil
-  if now - node.trimmed >= lease_ms or now < node.trimmed then
+  if now - node.trimmed >= lease_ms then
     trim(node)
+  elseif now < node.trimmed then
+    -- The clock went back. What is trimmed next must still be a lease time old.
+    node.trimmed = now
   end
   return node
 end

@@ -14,27 +14,30 @@ import (
 // renewEvery is the age from which on a Begin renews a lease.
 const renewEvery = pool.LeaseTTL / 5
 
+// markLag is how much later than its last mark another version may have begun an invocation.
+const markLag = 2 * time.Second
+
 // memoryNode is the pool of one node, as the library in lua keeps it in Redis. Times are in
 // milliseconds, as in Redis.
 type memoryNode struct {
-	epoch     string
-	beat      pool.Heartbeat
-	beatAt    int64                 // when beat came
-	whole     bool                  // whether one of the epoch was, since another version was told of anything
-	leases    map[string]int64      // by owner, when it last renewed
-	buried    map[string]bool       // by invocation: the Ends that stand, since the last trim
-	before    map[string]bool       // and those of before it
-	trimmed   int64                 // when last
-	begun     map[string]*begun     // by invocation
-	begins    int                   // so far
-	pods      map[string]*memoryPod // with invocations in them, by name
-	loans     map[loan]api.Resources
-	struck    map[donors]strikes
-	unseen    map[inPod]unseen
-	raised    map[string]bool // pods that borrow CPU, or did since the last heartbeat
-	another   int64           // when another version of the pool was last told of invocations on the node
-	turn      string          // the domain that was lent to first, the last time that several wanted something
-	wasShared bool            // as of the last heartbeat
+	epoch        string
+	beat         pool.Heartbeat
+	beatAt       int64                 // when beat came
+	whole        bool                  // whether one of the epoch was, since another version was told of anything
+	leases       map[string]int64      // by owner, when it last renewed
+	buried       map[string]bool       // by invocation: the Ends that stand, since the last trim
+	buriedBefore map[string]bool       // and those of before it
+	trimmed      int64                 // when last
+	begun        map[string]*begun     // by invocation
+	begins       int                   // so far
+	pods         map[string]*memoryPod // with invocations in them, by name
+	loans        map[loan]api.Resources
+	struck       map[donors]strikes
+	unseen       map[inPod]unseen
+	raised       map[string]bool // pods that borrow CPU, or did since the last heartbeat
+	another      int64           // when another version of the pool was last told of invocations on the node
+	turn         string          // the domain that was lent to first, the last time that several wanted something
+	wasShared    bool            // as of the last heartbeat
 
 	// In milli CPU: the predicted use of the ranked invocations at the last heartbeat, and what was
 	// unused then.
@@ -73,16 +76,16 @@ var volumes = []func(*api.Resources) *int64{cpuOf, memoryOf}
 
 func newMemoryNode(epoch string) *memoryNode {
 	return &memoryNode{
-		epoch:  epoch,
-		leases: make(map[string]int64),
-		buried: make(map[string]bool),
-		before: make(map[string]bool),
-		begun:  make(map[string]*begun),
-		pods:   make(map[string]*memoryPod),
-		loans:  make(map[loan]api.Resources),
-		struck: make(map[donors]strikes),
-		unseen: make(map[inPod]unseen),
-		raised: make(map[string]bool),
+		epoch:        epoch,
+		leases:       make(map[string]int64),
+		buried:       make(map[string]bool),
+		buriedBefore: make(map[string]bool),
+		begun:        make(map[string]*begun),
+		pods:         make(map[string]*memoryPod),
+		loans:        make(map[loan]api.Resources),
+		struck:       make(map[donors]strikes),
+		unseen:       make(map[inPod]unseen),
+		raised:       make(map[string]bool),
 	}
 }
 
@@ -296,18 +299,19 @@ func (n *memoryNode) bury(id string) { n.buried[id] = true }
 
 // isBuried also tells for a call that has not been made yet.
 func (n *memoryNode) isBuried(now int64, id string) bool {
-	return n.buried[id] || n.before[id] && !n.trimDue(now)
+	return n.buried[id] || n.buriedBefore[id] && !n.trimDue(now)
 }
 
 func (n *memoryNode) trimDue(now int64) bool {
-	return now-n.trimmed >= pool.LeaseTTL.Milliseconds() || now < n.trimmed
+	return now-n.trimmed >= pool.LeaseTTL.Milliseconds()
 }
 
 // trim runs before each call.
 func (n *memoryNode) trim(now int64) {
 	if n.trimDue(now) {
-		n.buried, n.before, n.trimmed = make(map[string]bool), n.buried, now
+		n.buried, n.buriedBefore, n.trimmed = make(map[string]bool), n.buried, now
 	}
+	n.trimmed = min(n.trimmed, now) // the clock may have gone back
 }
 
 func (n *memoryNode) forget(now int64) {
@@ -367,9 +371,8 @@ func (n *memoryNode) lapse(now int64, owners ...string) {
 
 func (n *memoryNode) heartbeat(now int64, hb pool.Heartbeat) {
 	hb.Pods, hb.Needs = maps.Clone(hb.Pods), maps.Clone(hb.Needs)
-	// The last Begin of another version may be later than what tells of it.
-	told := n.another + 2*time.Second.Milliseconds()
-	if told > min(n.beatAt, now) && n.another > now-pool.UnseenMost.Milliseconds() && n.another <= now {
+	lastBegin := n.another + markLag.Milliseconds()
+	if lastBegin > min(n.beatAt, now) && n.another > now-pool.UnseenMost.Milliseconds() && n.another <= now {
 		n.whole = false
 	}
 	n.beat, n.beatAt, n.wasShared = hb, now, n.shared(now)
