@@ -102,7 +102,7 @@ func heartbeat(p pool.Pool, pods ...string) error {
 	if err != nil {
 		return err
 	}
-	hb := pool.Heartbeat{Agent: "agent", Epoch: state.Epoch, Whole: true, Lendable: res(1<<20, 1<<20), Pods: map[string]int64{}, Rested: pods}
+	hb := pool.Heartbeat{Agent: "agent", Epoch: state.Epoch, Whole: true, Lendable: res(1<<20, 1<<20), Pods: map[string]int64{}, Rested: pods, RestedAt: state.Now}
 	for _, pod := range pods {
 		hb.Pods[pod] = 0
 	}

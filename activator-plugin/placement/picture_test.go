@@ -453,7 +453,7 @@ func TestPictureOfRedis(t *testing.T) {
 	beat := pool.Heartbeat{
 		Agent: "agent-1", Epoch: state.Epoch, Whole: true, Lendable: api.Resources{CPUMilli: 1000, MemoryBytes: 1 << 30},
 		Capacity: api.Resources{CPUMilli: 4000, MemoryBytes: 4 << 30}, Idle: api.Resources{CPUMilli: 3000, MemoryBytes: 1 << 30},
-		Pods: map[string]int64{"default/donor": 0, "default/ranked": 0}, Rested: []string{"default/donor", "default/ranked"},
+		Pods: map[string]int64{"default/donor": 0, "default/ranked": 0}, Rested: []string{"default/donor", "default/ranked"}, RestedAt: state.Now,
 	}
 	refresh := func(err error) {
 		t.Helper()

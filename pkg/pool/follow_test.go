@@ -36,8 +36,15 @@ func TestMemoryFollower(t *testing.T) {
 	f := following(t, r)
 	heartbeat := func(node string, needs map[string]int64) {
 		t.Helper()
-		pods := map[string]int64{"default/donor": 0, "default/borrower": 0}
-		if _, err := r.Heartbeat(ctx, node, Heartbeat{Agent: "a", Epoch: epochOf(t, r, node), Whole: true, Lendable: unlimited, Pods: pods, Needs: needs, Rested: []string{"default/donor", "default/borrower"}}); err != nil {
+		state, err := r.Read(ctx, node)
+		if err != nil {
+			t.Fatal(err)
+		}
+		hb := Heartbeat{
+			Agent: "a", Epoch: state.Epoch, Whole: true, Lendable: unlimited, Pods: map[string]int64{"default/donor": 0, "default/borrower": 0}, Needs: needs,
+			Rested: []string{"default/donor", "default/borrower"}, RestedAt: state.Now,
+		}
+		if _, err := r.Heartbeat(ctx, node, hb); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -111,7 +111,7 @@ func (d *day) step(ctx context.Context) {
 		hb.Pods[pod] = 64 << 20
 	}
 	if d.n == 1 {
-		hb.Rested = d.pods
+		hb.Rested, hb.RestedAt = d.pods, state.Now
 	}
 	_, err = d.r.Heartbeat(ctx, node, hb)
 	d.do(err)

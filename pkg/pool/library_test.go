@@ -7,7 +7,7 @@ import (
 )
 
 // textOfThisLibrary is the hash of what is in lua in the version thisLibrary.
-const textOfThisLibrary = "eb2b3b5023d6efb1d1540a9e9d637fa0775303a74a0579f5926adcb6056259f2"
+const textOfThisLibrary = "d46455672751b34a2e2e3b4e766ae3168c16f11e2361295f094bb52a9f668ca7"
 
 // Parts of two releases share a Redis while one is upgraded to the other. With another text under the same version, one
 // would call the other's functions.

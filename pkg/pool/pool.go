@@ -154,9 +154,11 @@ type Heartbeat struct {
 	// it needs so as not to be killed.
 	Needs map[string]int64
 	// Rested are pods that use no CPU, among those in the State's Unseen, or among all that take
-	// part when it is not Open. Anything in them that has lapsed, had begun before the epoch, or
-	// computed for a client that went away, is over.
+	// part when it is not Open. Anything in them is over that by RestedAt had lapsed, had been left by
+	// its client or, where it began before the epoch or another version was told of it, had begun.
 	Rested []string
+	// RestedAt is a time of the pool's clock since which Rested have used no CPU.
+	RestedAt time.Time
 }
 
 // Balance is what a pod has borrowed and lent now. Its effective limit is Allocation + Borrowed -

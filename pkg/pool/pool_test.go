@@ -78,7 +78,15 @@ func (s scene) open() {
 // rest sends an open node's heartbeat that says that a pod is at rest.
 func (s scene) rest(pod string) {
 	s.Helper()
-	hb := pool.Heartbeat{Agent: "agent-1", Epoch: s.read().Epoch, Whole: true, Lendable: unlimited, Pods: map[string]int64{"default/a": 0, "default/b": 0}, Rested: []string{pod}}
+	s.restSince(pod, s.clock.Now())
+}
+
+func (s scene) restSince(pod string, at time.Time) {
+	s.Helper()
+	hb := pool.Heartbeat{
+		Agent: "agent-1", Epoch: s.read().Epoch, Whole: true, Lendable: unlimited, Pods: map[string]int64{"default/a": 0, "default/b": 0},
+		Rested: []string{pod}, RestedAt: at,
+	}
 	if open, err := s.pool.Heartbeat(redistest.Context(s), sceneNode, hb); err != nil || !open {
 		s.Fatalf("the heartbeat opened the node: %t, %v", open, err)
 	}

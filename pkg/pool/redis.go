@@ -198,7 +198,7 @@ func (r *Redis) Heartbeat(ctx context.Context, node string, hb Heartbeat) (open 
 	}
 	reply, err := r.call(ctx, "heartbeat", node,
 		[]int64{
-			number(hb.Whole), hb.Lendable.CPUMilli, hb.Lendable.MemoryBytes,
+			number(hb.Whole), hb.Lendable.CPUMilli, hb.Lendable.MemoryBytes, hb.RestedAt.UnixMilli(),
 			hb.Capacity.CPUMilli, hb.Capacity.MemoryBytes, hb.Idle.CPUMilli, hb.Idle.MemoryBytes,
 		}, hb.Agent, hb.Epoch, byPod(hb.Pods), byPod(hb.Needs), strings.Join(hb.Rested, "\n"),
 	).Int64()

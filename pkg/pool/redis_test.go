@@ -37,7 +37,7 @@ func openNode(t testing.TB, p Pool, node string, pods ...string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	hb := Heartbeat{Agent: "agent-1", Epoch: state.Epoch, Whole: true, Lendable: unlimited, Pods: map[string]int64{}, Rested: pods}
+	hb := Heartbeat{Agent: "agent-1", Epoch: state.Epoch, Whole: true, Lendable: unlimited, Pods: map[string]int64{}, Rested: pods, RestedAt: state.Now}
 	for _, pod := range pods {
 		hb.Pods[pod] = 0
 	}

@@ -21,7 +21,7 @@ func expectNewEpoch(t *testing.T, r *Redis, node, oldEpoch string) {
 	ctx := redistest.Context(t)
 	hb := Heartbeat{
 		Agent: "agent-1", Epoch: oldEpoch, Whole: true, Lendable: unlimited,
-		Pods: map[string]int64{"default/late": 0, "default/later": 0, "default/late-2": 0}, Rested: []string{"default/late-2"},
+		Pods: map[string]int64{"default/late": 0, "default/later": 0, "default/late-2": 0}, Rested: []string{"default/late-2"}, RestedAt: time.UnixMilli(0),
 	}
 	if open, err := r.Heartbeat(ctx, node, hb); err != nil || open {
 		t.Fatalf("a heartbeat of epoch %s opened the node after that epoch: %t, %v", oldEpoch, open, err)
@@ -48,7 +48,7 @@ func expectNewEpoch(t *testing.T, r *Redis, node, oldEpoch string) {
 	if outcome, err := r.End(ctx, node, Ending{ID: "borrower"}); err != nil || outcome.Found {
 		t.Fatalf("an invocation of before was found: %+v, %v", outcome, err)
 	}
-	hb.Epoch = state.Epoch
+	hb.Epoch, hb.RestedAt = state.Epoch, state.Now
 	if open, err := r.Heartbeat(ctx, node, hb); err != nil || !open {
 		t.Fatalf("a heartbeat of epoch %s did not open the node: %t, %v", state.Epoch, open, err)
 	}

@@ -91,7 +91,7 @@ func (p *part) beat(node string) error {
 			pods[fmt.Sprintf("default/%s-%d", side, i)] = 0
 		}
 	}
-	_, err = p.Heartbeat(ctx, node, Heartbeat{Agent: "agent-" + p.library.name(), Epoch: state.Epoch, Whole: true, Lendable: unlimited, Pods: pods, Rested: slices.Collect(maps.Keys(pods))})
+	_, err = p.Heartbeat(ctx, node, Heartbeat{Agent: "agent-" + p.library.name(), Epoch: state.Epoch, Whole: true, Lendable: unlimited, Pods: pods, Rested: slices.Collect(maps.Keys(pods)), RestedAt: state.Now})
 	return err
 }
 
@@ -251,7 +251,7 @@ func TestWhatAnotherVersionWasToldOfMayRunOn(t *testing.T) {
 	if lends("after") || lends("later") {
 		t.Error("a pod lends beside what another version was told of")
 	}
-	beat.Rested = []string{"default/donor"}
+	beat.Rested, beat.RestedAt = []string{"default/donor"}, clk.Now()
 	if !lends("rested") {
 		t.Error("a pod at rest lends nothing")
 	}
@@ -266,9 +266,10 @@ func TestWhatAnotherVersionWasToldOfMayRunOn(t *testing.T) {
 	if err := other.Renew(ctx, "node", "activator-2"); err != nil {
 		t.Fatal(err)
 	}
-	beat.Rested = []string{"default/donor"}
+	beat.Rested, beat.RestedAt = []string{"default/donor"}, clk.Now()
 	for _, after := range []time.Duration{500 * time.Millisecond, 1500 * time.Millisecond} {
 		clk.SetTime(epoch.Add(2*time.Minute + after))
+		beat.RestedAt = clk.Now()
 		if open, err := r.Heartbeat(ctx, "node", beat); err != nil || open {
 			t.Fatalf("the node is open beside another version: %t, %v", open, err)
 		}

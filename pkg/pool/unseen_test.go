@@ -108,6 +108,36 @@ var unseenScenes = []play{
 		s.expect(3, cpu(100), map[string]pool.Balance{"a": {Lent: cpu(200)}, "b": {Borrowed: cpu(200)}}) // c no longer takes part
 		s.equal(pool.Outcome{Found: true, Lent: cpu(200)}, s.end("a"))
 	}},
+	{"what a client left after the agent looked is in its pod until the agent looks again", func(s scene) {
+		looked := s.clock.Now()
+		s.pass(time.Millisecond)
+		s.endComputing("unknown", "default/a")
+		s.restSince("default/a", looked)
+		s.equal([]string{"default/a"}, s.read().Unseen)
+		s.rest("default/a")
+		s.equal([]string(nil), s.read().Unseen)
+	}},
+	{"so is what lapsed after the agent looked", func(s scene) {
+		s.begin(invocation("a", time.Minute, cpu(300), cpu(0)))
+		s.pass(pool.LeaseTTL)
+		s.open()
+		s.equal([]string{"default/a"}, s.read().Unseen)
+		s.restSince("default/a", s.clock.Now().Add(-time.Millisecond))
+		s.equal([]string{"default/a"}, s.read().Unseen)
+		s.rest("default/a")
+		s.equal([]string(nil), s.read().Unseen)
+	}},
+	{"a pod rests in spite of a clock that goes back", func(s scene) {
+		s.endComputing("unknown", "default/a")
+		looked := s.clock.Now()
+		s.pass(-time.Minute)
+		s.restSince("default/a", looked)
+		s.equal([]string{"default/a"}, s.read().Unseen)
+		s.restSince("default/a", s.clock.Now().Add(-time.Millisecond))
+		s.equal([]string{"default/a"}, s.read().Unseen)
+		s.rest("default/a")
+		s.equal([]string(nil), s.read().Unseen)
+	}},
 	{"an idle donor lends nothing while something computes in it", func(s scene) {
 		idle := invocation("a", time.Minute, cpu(300), cpu(0))
 		idle.IdleCPUMilli = 900

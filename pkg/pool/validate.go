@@ -136,6 +136,9 @@ func (hb Heartbeat) Validate() error {
 	for _, pod := range hb.Rested {
 		errs = append(errs, ValidateName("Rested", pod))
 	}
+	if len(hb.Rested) > 0 {
+		errs = append(errs, checkNumber("RestedAt", hb.RestedAt.UnixMilli(), maxExact))
+	}
 	for pod, floor := range hb.Pods {
 		errs = append(errs, ValidateName("Pods", pod), checkVolume("Pods", api.Resources{MemoryBytes: floor}))
 	}

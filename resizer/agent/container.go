@@ -209,12 +209,14 @@ func (c *container) resting(now time.Time) (rests, sleeps bool) {
 	return rests, rests && c.activity.sleeps()
 }
 
-// usesNothing reports whether the container has used hardly any CPU for restTime until now,
-// whatever is known of requests in it.
-func (c *container) usesNothing(now time.Time) bool {
+// usesNothing reports whether the container has used hardly any CPU for restTime until its last
+// sample, whatever is known of requests in it. since is restTime before that sample: what a request
+// that began later uses may not have shown yet.
+func (c *container) usesNothing(now time.Time) (since time.Time, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return !c.activity.busy && c.fresh(now) && c.activity.at.Sub(c.activity.restsSince) >= restTime
+	ok = !c.activity.busy && c.fresh(now) && c.activity.at.Sub(c.activity.restsSince) >= restTime
+	return c.activity.at.Add(-restTime), ok
 }
 
 // fresh reports whether the last sample tells what goes on in the container. The caller holds mu.

@@ -43,14 +43,15 @@ func (r *reflex) beat(ctx context.Context, onTime bool) {
 		}
 	}
 	hb.Needs = r.needs()
-	hb.Rested = r.rested()
+	hb.Rested, hb.RestedAt = r.rested()
 	latest(r.link.beats, hb)
 	r.beatDue = false
 }
 
-// rested returns the pods that may have invocations unknown to the pool but use no CPU now. Such
-// an invocation may wait for something, and meanwhile needs nothing of what its pod is owed.
-func (r *reflex) rested() (pods []string) {
+// rested returns the pods that may have invocations unknown to the pool but use no CPU now, and a time
+// of the pool's clock since which none of them has. Such an invocation may wait for something, and
+// meanwhile needs nothing of what its pod is owed.
+func (r *reflex) rested() (pods []string, since time.Time) {
 	unseen := slices.Clone(r.state.Unseen)
 	if !r.state.Open {
 		// The heartbeat that opens a node makes every pod that takes part unseen.
@@ -61,13 +62,18 @@ func (r *reflex) rested() (pods []string) {
 		}
 	}
 	now := r.clock.Now()
+	own := now
 	for _, pod := range unseen {
 		e, c := r.get(pod), r.sampled.get(pod)
-		if e != nil && c != nil && c.id == e.info.container && c.usesNothing(now) {
-			pods = append(pods, pod)
+		if e == nil || c == nil || c.id != e.info.container {
+			continue
+		}
+		if at, ok := c.usesNothing(now); ok {
+			pods, own = append(pods, pod), earlier(own, at)
 		}
 	}
-	return pods
+	// The state was made before it was learned, so this is early rather than late.
+	return pods, r.state.Now.Add(own.Sub(r.learnedAt))
 }
 
 // lendable is the most that may be on loan: what borrowers already use of it, and what the

@@ -58,6 +58,7 @@ type reflex struct {
 	aboveMemory int64
 	state       pool.State
 	asked       time.Time // when the state was asked for; zero before the first
+	learnedAt   time.Time // when it was learned
 	poolClock   poolClock
 	revokedBy   time.Time // until when borrowers are forgiven
 	stopping    bool
@@ -196,9 +197,9 @@ func (r *reflex) learn(n news) {
 			e.whole = false
 		}
 	}
-	r.state, r.asked = n.state, n.asked
-	r.poolClock.read(n.asked, n.state.Now)
 	now := r.clock.Now()
+	r.state, r.asked, r.learnedAt = n.state, n.asked, now
+	r.poolClock.read(n.asked, n.state.Now)
 	for _, e := range r.entries {
 		r.fly(e, now)
 		b := r.state.Pods[e.pod]

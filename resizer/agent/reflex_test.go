@@ -455,8 +455,26 @@ func TestPodsThatRestWhenThePoolOpens(t *testing.T) {
 	}
 	g.exchange() // reads the epoch
 	g.pass(0)
-	if hb := <-g.link.beats; !hb.Whole || !slices.Equal(hb.Rested, []string{"default/resting"}) {
-		t.Errorf("the heartbeat that opens the pool is %+v, want one of which the pod that rests is", hb)
+	if hb := <-g.link.beats; !hb.Whole || !slices.Equal(hb.Rested, []string{"default/resting"}) || !hb.RestedAt.Equal(g.clock.Now().Add(-restTime)) {
+		t.Errorf("the heartbeat that opens the pool is %+v, want the pod that rests in it, at rest for %s", hb, restTime)
+	} else {
+		g.link.beats <- hb
+	}
+	// It rested before the epoch, too. What began just before that has not shown yet.
+	for _, want := range [][]string{{"default/busy", "default/resting"}, {"default/busy"}} {
+		g.exchange()
+		slices.Sort(g.state.Unseen)
+		if diff := cmp.Diff(want, g.state.Unseen); diff != "" {
+			t.Errorf("pods that may hold something from before (-want +got):\n%s", diff)
+		}
+		g.clock.Step(restTime)
+		g.kernel["busy"].CPU += restTime / 2
+		for _, name := range []string{"busy", "resting"} {
+			if err := g.sampled.get("default/" + name).sampleWhole(g.clock.Now); err != nil {
+				t.Fatal(err)
+			}
+		}
+		g.reflex.beat(g.ctx, false)
 	}
 }
 
@@ -506,6 +524,51 @@ func TestLapsedIsOverWhenItsPodRests(t *testing.T) {
 	}
 	if !lends("3") {
 		t.Error("the pod does not lend, though it uses nothing")
+	}
+}
+
+// A heartbeat tells of the last sample. A request that has begun since is not over.
+func TestWhatComputesSinceTheLastSampleIsNotOver(t *testing.T) {
+	g := newTestRig(t)
+	donor := g.run("default/d", "donor", userLimits)
+	sampled := &container{id: "donor", cgroup: &handle{kernelContainer: donor}}
+	g.sampled.put("default/d", sampled)
+	g.openPool()
+	unseen := func() bool {
+		s, err := g.pool.Read(g.ctx, node)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return slices.Contains(s.Unseen, "default/d")
+	}
+	beats := func(sample bool) {
+		t.Helper()
+		if sample {
+			if err := sampled.sampleWhole(g.clock.Now); err != nil {
+				t.Fatal(err)
+			}
+		}
+		g.exchange()
+		g.reflex.beat(g.ctx, false)
+		g.exchange()
+	}
+	for range 3 {
+		g.clock.Step(restTime)
+		beats(true)
+	}
+	g.clock.Step(restTime)
+	if _, err := g.pool.End(g.ctx, node, pool.Ending{ID: "unknown", ComputesIn: "default/d"}); err != nil {
+		t.Fatal(err)
+	}
+	if beats(false); !unseen() {
+		t.Error("what computes was over with a sample from before it began")
+	}
+	if beats(true); !unseen() {
+		t.Error("what computes was over with a sample at its beginning")
+	}
+	g.clock.Step(restTime)
+	if beats(true); unseen() {
+		t.Error("what computes is not over, though its pod has used nothing since")
 	}
 }
 

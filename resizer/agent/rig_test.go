@@ -319,7 +319,7 @@ func (g *rig) openPool() {
 	g.round(g.ctx)
 	g.exchange()
 	rested := g.told
-	rested.Rested = slices.Collect(maps.Keys(rested.Pods))
+	rested.Rested, rested.RestedAt = slices.Collect(maps.Keys(rested.Pods)), g.clock.Now()
 	if _, err := g.pool.Heartbeat(g.ctx, node, rested); err != nil {
 		g.Fatalf("%v", err)
 	}

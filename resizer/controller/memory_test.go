@@ -438,7 +438,7 @@ func TestWithThePool(t *testing.T) {
 			t.Fatal(err)
 		}
 		open, err := memory.Heartbeat(t.Context(), "n1", pool.Heartbeat{Agent: "a1", Epoch: state.Epoch, Whole: true, Lendable: res(4000, 4096),
-			Pods: map[string]int64{"default/donor": 0, "default/borrower": 0}, Rested: []string{"default/donor", "default/borrower"}})
+			Pods: map[string]int64{"default/donor": 0, "default/borrower": 0}, Rested: []string{"default/donor", "default/borrower"}, RestedAt: state.Now})
 		if err != nil || !open {
 			t.Fatalf("heartbeat: open = %v, %v", open, err)
 		}

@@ -199,7 +199,7 @@ func (c *cluster) work(node, id string, surplus, want int64) {
 	beat := pool.Heartbeat{
 		Agent: "agent-" + node, Epoch: state.Epoch, Whole: true, Lendable: api.Resources{CPUMilli: 64 * cores, MemoryBytes: 64 << 30},
 		Capacity: api.Resources{CPUMilli: 64 * cores, MemoryBytes: 64 << 30}, Idle: api.Resources{CPUMilli: 8 * cores, MemoryBytes: 8 << 30},
-		Pods: map[string]int64{}, Rested: []string{},
+		Pods: map[string]int64{}, Rested: []string{}, RestedAt: state.Now,
 	}
 	if id != "" {
 		beat.Pods[name], beat.Rested = 0, []string{name}

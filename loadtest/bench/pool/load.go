@@ -71,7 +71,7 @@ func newLoad(ctx context.Context, o options, addr string, nodes int) (*load, err
 			n.beat.Pods[podOf(j)] = 0
 		}
 		opens := n.beat
-		opens.Rested = slices.Collect(maps.Keys(opens.Pods)) // nothing had begun in them
+		opens.Rested, opens.RestedAt = slices.Collect(maps.Keys(opens.Pods)), state.Now // nothing had begun in them
 		if _, err := l.pools.Heartbeat(ctx, n.name, opens); err != nil {
 			return nil, errors.Join(err, l.closeClients())
 		}

@@ -64,7 +64,7 @@ func (s *site) newLenders(ctx context.Context) (*lenders, error) {
 			}
 		}
 		opens := beat
-		opens.Rested = slices.Collect(maps.Keys(opens.Pods)) // nothing had begun in them
+		opens.Rested, opens.RestedAt = slices.Collect(maps.Keys(opens.Pods)), state.Now // nothing had begun in them
 		if _, err := l.pools.Heartbeat(ctx, nodeName(i), opens); err != nil {
 			stop()
 			return nil, errors.Join(err, l.pools.Close(), l.beats.Close())

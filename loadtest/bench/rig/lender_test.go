@@ -31,7 +31,7 @@ func TestLender(t *testing.T) {
 	}
 	beat := pool.Heartbeat{
 		Agent: "agent", Epoch: state.Epoch, Whole: true, Lendable: api.Resources{CPUMilli: 2000},
-		Pods: map[string]int64{donor.Key(): 0, borrower.Key(): 0}, Rested: []string{donor.Key(), borrower.Key()},
+		Pods: map[string]int64{donor.Key(): 0, borrower.Key(): 0}, Rested: []string{donor.Key(), borrower.Key()}, RestedAt: state.Now,
 	}
 	if open, err := agent.Heartbeat(ctx, Node, beat); err != nil || !open {
 		t.Fatalf("open: %v, %v", open, err)

@@ -127,7 +127,7 @@ func (p *part) beat(node string) {
 		for slot := range slots {
 			pods[podOf("donor", slot)], pods[podOf("borrower", slot)] = 0, 0
 		}
-		_, err = p.pools.Heartbeat(ctx, node, pool.Heartbeat{Agent: p.name, Epoch: state.Epoch, Whole: true, Lendable: api.Resources{CPUMilli: 1 << 20, MemoryBytes: 1 << 40}, Pods: pods, Rested: slices.Collect(maps.Keys(pods))})
+		_, err = p.pools.Heartbeat(ctx, node, pool.Heartbeat{Agent: p.name, Epoch: state.Epoch, Whole: true, Lendable: api.Resources{CPUMilli: 1 << 20, MemoryBytes: 1 << 40}, Pods: pods, Rested: slices.Collect(maps.Keys(pods)), RestedAt: state.Now})
 		return err
 	})
 }

@@ -186,8 +186,10 @@ local function begin_epoch(first_key, now, had_epoch)
     trimmed = 0,     -- when last
     buried = {}, buried_before = {}, -- by invocation: the Ends that stand, since and before the last trim
     traced = 0,
-    -- From the last heartbeat. was_whole says whether any was whole since another version was told of
-    -- requests.
+    -- Until then, invocations may have begun that the pool does not know: before the epoch, or told to
+    -- another version.
+    unsure_at = now,
+    -- From the last heartbeat. was_whole says whether any was whole since unsure_at.
     beat_at = nil, whole = false, was_whole = false, was_shared = false, agent = '', lendable = NOTHING, floors = {}, pods_text = '', needs_text = '',
     leases = {},     -- by owner, when it last renewed
     begun = {},      -- by id

@@ -40,8 +40,8 @@ end
 
 -- An unseen record says how many of an owner's invocations are in a pod unseen (count), the highest
 -- Number there that counted or was counted (number), and until when the pool assumes that they are
--- there, or 0 while that is not known (till). A till much further ahead than any can be is from
--- before the clock went back.
+-- there, or 0 while that is not known (till). Once they have lapsed it says since when, or by when
+-- they had begun (at). A till much further ahead than any can be is from before the clock went back.
 
 local function unseen_forgotten(u, now)
   return u.till ~= 0 and (u.till <= now or now + 2 * UNSEEN_MOST_MS < u.till)
@@ -89,23 +89,28 @@ local function count(node, here, inv, others)
   set_unseen(node, inv.pod, inv.owner, u.count > 0 and u or nil)
 end
 
+-- lapse_at notes in an unseen record what has lapsed since a time, or had begun by then.
+local function lapse_at(node, u, at)
+  u.till, u.at = math.max(u.till, node.now + UNSEEN_MOST_MS), math.max(u.at or at, at)
+end
+
 -- note_unseen counts an invocation that has lapsed.
 local function note_unseen(node, inv)
   local u = unseen_in(node, inv.pod, inv.owner) or {count = 0, number = 0, till = 0}
   u.count, u.number = u.count + 1, math.max(u.number, inv.number)
-  u.till = math.max(u.till, node.now + UNSEEN_MOST_MS)
+  lapse_at(node, u, node.now)
   set_unseen(node, inv.pod, inv.owner, u)
 end
 
 -- The owner of unseen invocations that no owner's next Begin reports. No owner has this name.
 local NOBODY = ''
 
--- note_computing notes that a pod may compute for a client that went away. It counts as one
--- invocation, however many there are.
-local function note_computing(node, pod)
-  local u = unseen_in(node, pod, NOBODY)
-  local till = math.max(u and u.till or 0, node.now + UNSEEN_MOST_MS)
-  set_unseen(node, pod, NOBODY, {count = 1, number = 0, till = till})
+-- note_computing notes that something which had begun by a time may go on in a pod, for a client
+-- that went away or unknown to the pool. It counts as one invocation, however many there are.
+local function note_computing(node, pod, by)
+  local u = unseen_in(node, pod, NOBODY) or {count = 1, number = 0, till = 0}
+  lapse_at(node, u, by)
+  set_unseen(node, pod, NOBODY, u)
   local here = node.in_pod[pod]
   for i = 1, here and #here or 0 do
     here[i].alone = false
@@ -240,18 +245,22 @@ local function lapse_unseen(node)
     if not (node.floors[pod] or node.in_pod[pod]) then
       for _, u in pairs(by_owner) do
         if u.till == 0 then
-          u.till = node.now + UNSEEN_MOST_MS
+          lapse_at(node, u, node.now)
         end
       end
     end
   end
 end
 
--- rest ends what has lapsed in a pod that is at rest.
-local function rest(node, pod)
+-- rest ends what had lapsed by a time in a pod that has been at rest since. What lapsed later may
+-- not have shown when the agent looked.
+local function rest(node, pod, since)
   for owner, u in pairs(node.unseen[pod] or {}) do
     if u.till ~= 0 then
-      set_unseen(node, pod, owner, nil)
+      u.at = math.min(u.at, node.now) -- the clock may have gone back
+      if u.at <= since then
+        set_unseen(node, pod, owner, nil)
+      end
     end
   end
   local here = node.in_pod[pod]
@@ -373,7 +382,7 @@ local function lapse(node, owners)
     for owner in pairs(lapsed) do
       local u = by_owner[owner]
       if u and u.till == 0 then
-        u.till = node.now + UNSEEN_MOST_MS
+        lapse_at(node, u, node.now)
       end
     end
   end

@@ -49,7 +49,7 @@ end
 local function finish(node, id, ending, late, answered, computes_in, most_ms)
   local inv = node.begun[id]
   if computes_in ~= '' then
-    note_computing(node, inv and inv.pod or computes_in)
+    note_computing(node, inv and inv.pod or computes_in, node.now)
     late = true
   end
   if not inv then
@@ -244,13 +244,13 @@ local function note_use(node, cpu, memory, idle_cpu, idle_memory)
   node.rate_then, node.unused_then = node.rate, idle_cpu - waits
 end
 
-local function heartbeat(node, args, whole, cpu, memory, ...)
+local function heartbeat(node, args, whole, cpu, memory, rested_at, ...)
   local agent, epoch, text, needs, rested = args[2], args[3], args[4], args[5], args[6]
   local forgotten_needs = not node.heard and needs ~= ''
   node.whole = whole == 1 and epoch == node.epoch
   local heard_at = math.min(node.beat_at or 0, node.now) -- the clock may have gone back
   if told_others(node, math.max(heard_at - 2 * MARK_EVERY_MS, node.now - UNSEEN_MOST_MS) + 1) then
-    node.was_whole = false
+    node.was_whole, node.unsure_at = false, node.now
   end
   node.beat_at, node.agent, node.lendable = node.now, agent, {cpu, memory}
   note_use(node, ...)
@@ -268,7 +268,7 @@ local function heartbeat(node, args, whole, cpu, memory, ...)
   if node.whole and not node.was_whole then
     -- Invocations that began before the epoch, or that another version was told of, may still run in them.
     for pod in pairs(node.floors) do
-      note_computing(node, pod)
+      note_computing(node, pod, node.unsure_at)
       if node.in_pod[pod] then
         settle(node, node.in_pod[pod])
       end
@@ -276,8 +276,10 @@ local function heartbeat(node, args, whole, cpu, memory, ...)
     node.was_whole = true
   end
   lapse_unseen(node)
-  for pod in string.gmatch(rested, '[^\n]+') do
-    rest(node, pod)
+  if epoch == node.epoch and rested_at <= node.now then -- or the clock has gone back
+    for pod in string.gmatch(rested, '[^\n]+') do
+      rest(node, pod, rested_at)
+    end
   end
   if needs ~= node.needs_text or forgotten_needs then
     node.needs_text = needs
@@ -486,7 +488,7 @@ register('begin', {}, true, '<dddddddddddddddddddddd', begin)
 register('end', {'allow-oom'}, true, '<ddddd', end_one)
 register('begin_after', {}, true, '<dddddddddddddddddddddd', begin_after)
 register('renew', {'allow-oom'}, false, '<dd', renew)
-register('heartbeat', {'allow-oom'}, true, '<ddddddddd', heartbeat)
+register('heartbeat', {'allow-oom'}, true, '<dddddddddd', heartbeat)
 register('safeguard', {'allow-oom'}, true, '<ddddd', safeguard)
 register('ask', {'allow-oom'}, true, '<ddd', ask)
 register('read', {'allow-oom'}, false, '<ddd', read)

@@ -52,7 +52,7 @@ func drawTenants(t *rapid.T) pool.Invocation {
 func (m *model) hearOfTenants(t *rapid.T) {
 	lendable := 100 * rapid.Int64Range(0, 15).Draw(t, "lendable")
 	hb := pool.Heartbeat{
-		Agent: "agent-1", Epoch: m.node().epoch, Whole: true, Pods: map[string]int64{},
+		Agent: "agent-1", Epoch: m.node().epoch, Whole: true, Pods: map[string]int64{}, RestedAt: m.clock.Now(),
 		Lendable: api.Resources{CPUMilli: lendable, MemoryBytes: lendable},
 	}
 	for _, domain := range domains {

@@ -49,13 +49,14 @@ func (m *Memory) look(ctx context.Context, node string, f func(n *memoryNode, no
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	now := m.clock.Now().UnixMilli()
 	n, ok := m.nodes[node]
 	if !ok {
 		m.made++
-		n = newMemoryNode(strconv.Itoa(m.made))
+		n = newMemoryNode(now, strconv.Itoa(m.made))
 		m.nodes[node] = n
 	}
-	f(n, m.clock.Now().UnixMilli())
+	f(n, now)
 	return nil
 }
 

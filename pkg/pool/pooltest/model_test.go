@@ -68,6 +68,7 @@ type model struct {
 	held      []pool.Invocation    // Begins on their way
 	computing map[string]time.Time // since when what has ended may compute, by pod
 	before    map[string]*running  // those that ran when the epoch began, until its first whole heartbeat
+	beganAt   time.Time            // when the epoch did
 }
 
 func newModel(t *rapid.T, r *inRedis) *model {
@@ -83,6 +84,7 @@ func newModel(t *rapid.T, r *inRedis) *model {
 	if r != nil {
 		r.UseClock(m.clock)
 		m.watch(t)
+		m.begins(t)
 	}
 	return m
 }
@@ -92,7 +94,7 @@ func runModel(t *rapid.T, r *inRedis) {
 	if rapid.Bool().Draw(t, "open from the start") {
 		m.hearOnce(t, pool.Heartbeat{Agent: "agent-1", Epoch: m.node().epoch, Whole: true, Lendable: unlimited, Pods: map[string]int64{
 			"a/p": 0, "a/q": 0, "a/r": 0, "a/s": 0, "b/p": 0, "b/q": 0,
-		}, Rested: []string{"a/p", "a/q", "a/r", "a/s", "b/p", "b/q"}})
+		}, Rested: []string{"a/p", "a/q", "a/r", "a/s", "b/p", "b/q"}, RestedAt: m.clock.Now()})
 	}
 	t.Repeat(map[string]func(*rapid.T){
 		"another":    m.another,
@@ -449,6 +451,8 @@ func (m *model) hear(t *rapid.T) {
 	}
 	if rapid.Bool().Draw(t, "some at rest") {
 		hb.Rested = rapid.SliceOfDistinct(rapid.SampledFrom(append(m.state().Unseen, "a/p")), rapid.ID[string]).Draw(t, "rested")
+		ago := rapid.SampledFrom([]time.Duration{0, 0, time.Millisecond, time.Second, time.Minute}).Draw(t, "rested ago")
+		hb.RestedAt = m.clock.Now().Add(-ago)
 	}
 	m.hearTwice(t, hb)
 }
@@ -492,7 +496,7 @@ func (m *model) hearOnce(t *rapid.T, hb pool.Heartbeat) {
 		t.Fatal(err)
 	}
 	m.seeWhole(hb)
-	m.rest(hb.Rested)
+	m.rest(hb)
 	if m.redis != nil {
 		if hb.Epoch == m.node().epoch {
 			hb.Epoch = m.epochs[hb.Epoch]
@@ -622,7 +626,7 @@ func (m *model) lose(t *rapid.T) {
 		r.untold = true
 	}
 	clear(m.computing)
-	m.before = maps.Clone(m.running)
+	m.before, m.beganAt = maps.Clone(m.running), m.clock.Now()
 	m.read(t) // or there is nothing to lose
 	another := m.node().another
 	m.memory.mu.Lock()
@@ -641,15 +645,21 @@ func (m *model) lose(t *rapid.T) {
 			t.Fatal(err)
 		}
 		m.watch(t)
+		m.begins(t)
 		return
 	}
 	if err := m.redis.client.FunctionLoadReplace(ctx, m.redis.library.Code).Err(); err != nil {
 		t.Fatal(err)
 	}
-	m.do(t, func(p pool.Pool) error { _, err := p.Read(ctx, m.name); return err })
+	m.begins(t)
 	if woken, events := m.told(t); len(woken) != 1 || woken[0].Values["pods"] != "" || len(events.Begun)+len(events.Ended) > 0 {
 		t.Fatalf("after a restart there are intents %v and events %+v, want one intent of no pod", woken, events)
 	}
+}
+
+// begins begins an epoch of both pools at the same time.
+func (m *model) begins(t *rapid.T) {
+	m.do(t, func(p pool.Pool) error { _, err := p.Read(redistest.Context(t), m.name); return err })
 }
 
 // another tells another version of the pool about invocations on the node.

@@ -14,7 +14,7 @@ import (
 // renewEvery is the age from which on a Begin renews a lease.
 const renewEvery = pool.LeaseTTL / 5
 
-// markLag is how much later than its last mark another version may have begun an invocation.
+// markLag is how much later than its last mark another version may have begun an invocation, at most.
 const markLag = 2 * time.Second
 
 // memoryNode is the pool of one node, as the library in lua keeps it in Redis. Times are in
@@ -23,7 +23,8 @@ type memoryNode struct {
 	epoch        string
 	beat         pool.Heartbeat
 	beatAt       int64                 // when beat came
-	whole        bool                  // whether one of the epoch was, since another version was told of anything
+	whole        bool                  // whether one of the epoch was, since unsureAt
+	unsureAt     int64                 // until then, invocations may have begun that the pool does not know
 	leases       map[string]int64      // by owner, when it last renewed
 	buried       map[string]bool       // by invocation: the Ends that stand, since the last trim
 	buriedBefore map[string]bool       // and those of before it
@@ -66,6 +67,7 @@ type unseen struct {
 	count  int
 	number int64 // the highest Number there that counted or was counted
 	until  int64 // until when the pool assumes that they are there; 0 while that is not known
+	at     int64 // since when they have lapsed, or by when they had begun
 }
 
 func cpuOf(r *api.Resources) *int64    { return &r.CPUMilli }
@@ -74,9 +76,10 @@ func memoryOf(r *api.Resources) *int64 { return &r.MemoryBytes }
 // volumes are the resources, each of which is lent separately.
 var volumes = []func(*api.Resources) *int64{cpuOf, memoryOf}
 
-func newMemoryNode(epoch string) *memoryNode {
+func newMemoryNode(now int64, epoch string) *memoryNode {
 	return &memoryNode{
 		epoch:        epoch,
+		unsureAt:     now,
 		leases:       make(map[string]int64),
 		buried:       make(map[string]bool),
 		buriedBefore: make(map[string]bool),
@@ -129,7 +132,7 @@ func (n *memoryNode) end(now int64, e pool.Ending) pool.Outcome {
 		if ok {
 			e.ComputesIn = b.Pod
 		}
-		n.noteComputing(now, e.ComputesIn)
+		n.noteComputing(now, e.ComputesIn, now)
 	}
 	if !ok {
 		if p := n.pods[e.ComputesIn]; p != nil && n.settle(now, p) {
@@ -361,8 +364,7 @@ func (n *memoryNode) lapse(now int64, owners ...string) {
 		// lease.
 		for in, u := range n.unseen {
 			if in.owner == owner && u.until == 0 {
-				u.until = now + pool.UnseenMost.Milliseconds()
-				n.unseen[in] = u
+				n.unseen[in] = u.lapsedAt(now, now)
 			}
 		}
 	}
@@ -373,7 +375,7 @@ func (n *memoryNode) heartbeat(now int64, hb pool.Heartbeat) {
 	hb.Pods, hb.Needs = maps.Clone(hb.Pods), maps.Clone(hb.Needs)
 	lastBegin := n.another + markLag.Milliseconds()
 	if lastBegin > min(n.beatAt, now) && n.another > now-pool.UnseenMost.Milliseconds() && n.another <= now {
-		n.whole = false
+		n.whole, n.unsureAt = false, now
 	}
 	n.beat, n.beatAt, n.wasShared = hb, now, n.shared(now)
 	n.noteUse()
@@ -398,7 +400,7 @@ func (n *memoryNode) heartbeat(now int64, hb pool.Heartbeat) {
 	if hb.Whole && hb.Epoch == n.epoch && !n.whole {
 		// Invocations that began before the epoch, or that another version was told of, may still run in them.
 		for pod := range hb.Pods {
-			n.noteComputing(now, pod)
+			n.noteComputing(now, pod, n.unsureAt)
 			if p := n.pods[pod]; p != nil {
 				n.settle(now, p)
 			}
@@ -406,8 +408,10 @@ func (n *memoryNode) heartbeat(now int64, hb pool.Heartbeat) {
 		n.whole = true
 	}
 	n.lapseUnseen(now)
-	for _, pod := range hb.Rested {
-		n.rest(now, pod)
+	if since := hb.RestedAt.UnixMilli(); hb.Epoch == n.epoch && since <= now {
+		for _, pod := range hb.Rested {
+			n.rest(now, pod, since)
+		}
 	}
 	if n.open(now) {
 		n.evenOut(now)

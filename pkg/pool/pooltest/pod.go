@@ -70,7 +70,8 @@ func (n *memoryNode) leave(now int64, b *begun, how parting) (moved bool) {
 	if how == lapsed {
 		in := inPod{b.Pod, b.Owner}
 		u := n.unseenIn(now, in)
-		n.unseen[in] = unseen{u.count + 1, max(u.number, b.Number), max(u.until, now+pool.UnseenMost.Milliseconds())}
+		u.count, u.number = u.count+1, max(u.number, b.Number)
+		n.unseen[in] = u.lapsedAt(now, now)
 	}
 	p := n.pods[b.Pod]
 	if len(n.in(p.name)) == 0 && how == ended && n.idles(now, b) {
@@ -134,11 +135,13 @@ func (n *memoryNode) unseenIn(now int64, in inPod) unseen {
 // nobody owns the unseen invocations that no owner's next Begin reports.
 const nobody = ""
 
-// noteComputing notes that a pod may compute for a client that went away. It counts as one
-// invocation, however many there are.
-func (n *memoryNode) noteComputing(now int64, pod string) {
+// noteComputing notes that something which had begun by a time may go on in a pod, for a client that
+// went away or unknown to the pool. It counts as one invocation, however many there are.
+func (n *memoryNode) noteComputing(now int64, pod string, by int64) {
 	in := inPod{pod, nobody}
-	n.unseen[in] = unseen{count: 1, until: max(n.unseenIn(now, in).until, now+pool.UnseenMost.Milliseconds())}
+	u := n.unseenIn(now, in)
+	u.count = 1
+	n.unseen[in] = u.lapsedAt(now, by)
 	for _, b := range n.in(pod) {
 		b.alone = false
 	}
@@ -161,17 +164,30 @@ func (n *memoryNode) lapseUnseen(now int64) {
 		if _, takesPart := n.beat.Pods[in.pod]; takesPart || n.pods[in.pod] != nil || u.lapsed() {
 			continue
 		}
-		u.until = now + pool.UnseenMost.Milliseconds()
-		n.unseen[in] = u
+		n.unseen[in] = u.lapsedAt(now, now)
 	}
 }
 
-// rest ends what has lapsed in a pod that is at rest.
-func (n *memoryNode) rest(now int64, pod string) {
-	maps.DeleteFunc(n.unseen, func(in inPod, u unseen) bool { return in.pod == pod && u.lapsed() })
+// rest ends what had lapsed by a time in a pod that has been at rest since.
+func (n *memoryNode) rest(now int64, pod string, since int64) {
+	for in, u := range n.unseen {
+		if in.pod != pod || !u.lapsed() {
+			continue
+		}
+		u.at = min(u.at, now) // the clock may have gone back
+		if n.unseen[in] = u; u.at <= since {
+			delete(n.unseen, in)
+		}
+	}
 	if p := n.pods[pod]; p != nil {
 		n.settle(now, p)
 	}
+}
+
+// lapsedAt returns what has also lapsed since at, or had begun by then.
+func (u unseen) lapsedAt(now, at int64) unseen {
+	u.until, u.at = max(u.until, now+pool.UnseenMost.Milliseconds()), max(u.at, at)
+	return u
 }
 
 // lapsed says whether the unseen invocations have lapsed: their owner was not the last to tell of

@@ -103,7 +103,7 @@ func TestProfileIsLent(t *testing.T) {
 		clk := testingclock.NewFakePassiveClock(epoch)
 		m := NewMemory(clk)
 		ctx := context.Background()
-		hb := pool.Heartbeat{Agent: "agent-1", Epoch: "1", Whole: true, Pods: map[string]int64{"a/new": 0}, Lendable: drawResources(t, "lendable")}
+		hb := pool.Heartbeat{Agent: "agent-1", Epoch: "1", Whole: true, Pods: map[string]int64{"a/new": 0}, Lendable: drawResources(t, "lendable"), RestedAt: epoch}
 		for i := range 5 {
 			pod := fmt.Sprint("a/", i)
 			hb.Pods[pod], hb.Rested = 0, append(hb.Rested, pod)
@@ -162,7 +162,7 @@ func TestProfileOfMany(t *testing.T) {
 		t.Fatal(err)
 	}
 	hb := pool.Heartbeat{
-		Agent: "agent-1", Whole: true, Lendable: unlimited, Pods: map[string]int64{},
+		Agent: "agent-1", Whole: true, Lendable: unlimited, Pods: map[string]int64{}, RestedAt: state.Now,
 		Capacity: api.Resources{CPUMilli: 64_000, MemoryBytes: 1 << 42}, Idle: api.Resources{CPUMilli: 6000, MemoryBytes: 1 << 41},
 	}
 	for i := range donors {

@@ -93,27 +93,48 @@ func (m *model) seeWhole(hb pool.Heartbeat) {
 	if !hb.Whole || hb.Epoch != m.node().epoch {
 		return
 	}
+	since := m.notAhead(m.beganAt)
 	for id, r := range m.before {
-		if _, takesPart := hb.Pods[r.pod]; takesPart && m.running[id] == r {
-			m.computing[r.pod] = m.clock.Now()
+		_, takesPart := hb.Pods[r.pod]
+		if takesPart && m.running[id] == r && m.computing[r.pod].Before(since) && m.clock.Now().Sub(since) < pool.UnseenMost {
+			m.computing[r.pod] = since
 		}
 	}
 	m.before = nil
 }
 
-// rest runs after a heartbeat. In a pod at rest, lapsed invocations are over; those that their
-// owner counts are not.
-func (m *model) rest(pods []string) {
+// rest runs after a heartbeat. In a pod at rest, invocations that had lapsed by RestedAt are over;
+// those that lapsed later, or that their owner counts, are not.
+func (m *model) rest(hb pool.Heartbeat) {
 	n := m.node()
-	for _, pod := range pods {
-		delete(m.computing, pod)
+	for _, pod := range hb.Rested {
+		since, ok := m.computing[pod]
+		if !ok {
+			continue
+		}
+		if m.computing[pod] = m.notAhead(since); !m.computing[pod].After(hb.RestedAt) {
+			delete(m.computing, pod)
+		}
 	}
 	for id, r := range m.running {
-		_, counted := n.unseen[inPod{r.pod, r.owner}]
-		if slices.Contains(pods, r.pod) && !r.untold && n.begun[id] == nil && !counted {
+		if _, counted := n.unseen[inPod{r.pod, r.owner}]; !slices.Contains(hb.Rested, r.pod) || r.untold || n.begun[id] != nil || counted {
+			continue
+		}
+		if r.missed.IsZero() {
+			r.missed = m.clock.Now()
+		}
+		if r.missed = m.notAhead(r.missed); !r.missed.After(hb.RestedAt) {
 			delete(m.running, id)
 		}
 	}
+}
+
+// notAhead returns at, or now if that is from before the clock went back.
+func (m *model) notAhead(at time.Time) time.Time {
+	if now := m.clock.Now(); at.After(now) {
+		return now
+	}
+	return at
 }
 
 // heard runs after a Begin. The pool has been told about everything that an owner's latest Begin in
