@@ -212,8 +212,8 @@ func (h *Handler) pass(w http.ResponseWriter, r *http.Request, to *peer) (done b
 	return outcome != outcomeUnreachable
 }
 
-// forwardedHeaders are the headers that the proxy removes because it does not trust them. The other activator's proxy does not
-// trust them, either, and adds the hop: a function that counts hops must find one activator, as with stock.
+// forwardedHeaders are the headers that this proxy would remove. They reach the other activator as they came, and it adds the only
+// hop, which is this activator: a function that counts hops must find as many as with stock.
 var forwardedHeaders = []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"}
 
 // rewrite directs a request to an activator as it came, with headers that name its revision and say that it goes no further.

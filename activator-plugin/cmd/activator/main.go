@@ -114,7 +114,7 @@ func main() {
 	stats := make(chan []asmetrics.StatMessage)
 	concurrencyReporter := activatorhandler.NewConcurrencyReporter(ctx, env.PodName, stats, mp)
 	defer startStats(stats, concurrencyReporter.Run, statSink, logger)()
-	// Before those end, for connections that outlive the servers may still bring requests.
+	// Before those end, because upgraded connections outlive the servers.
 	defer libra.stop()
 
 	// The chain of handlers, from the innermost to the outermost.

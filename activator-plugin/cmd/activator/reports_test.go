@@ -92,7 +92,7 @@ func TestTheLastReportIsSentAsTheActivatorStops(t *testing.T) {
 	open, closed := make(chan struct{}), make(chan struct{})
 	handler := l.handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if err := throttler.Try(r.Context(), name, func(string, bool) error {
-			if r.Header.Get("Upgrade") != "" {
+			if api.AsksForUpgrade(r.Header) {
 				close(open)
 				<-closed
 			}
@@ -107,6 +107,7 @@ func TestTheLastReportIsSentAsTheActivatorStops(t *testing.T) {
 	}
 	began := report.SlotOf(time.Now())
 	upgraded := httptest.NewRequest(http.MethodGet, "http://example.com", nil)
+	upgraded.Header.Set("Connection", "Upgrade")
 	upgraded.Header.Set("Upgrade", "websocket")
 	var running sync.WaitGroup
 	running.Go(func() { send(upgraded) })

@@ -58,7 +58,8 @@ func startServersOrDie(h http.Handler, profile *http.Server, certs *certificate.
 	return s
 }
 
-// newServer differs from Knative's own in that its Shutdown waits for requests over unencrypted HTTP/2 (gRPC), too.
+// newServer differs from Knative's own: Shutdown also waits for requests over unencrypted HTTP/2 (gRPC), and a connection
+// is not upgraded to that from HTTP/1.1.
 func newServer(port int, h http.Handler) *http.Server {
 	s := &http.Server{
 		Addr:              ":" + strconv.Itoa(port),
@@ -94,7 +95,8 @@ func (s *servers) drain(logger *zap.SugaredLogger) {
 	logger.Info("All requests are served, except upgraded connections")
 }
 
-// shutDown has all servers turn new connections away at once, and returns when none has a request in flight.
+// shutDown has all servers turn new connections away at once, and returns when none has a request in flight, except on
+// upgraded connections.
 func (s *servers) shutDown(logger *zap.SugaredLogger) {
 	var all sync.WaitGroup
 	for name, server := range s.all {

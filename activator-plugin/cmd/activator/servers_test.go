@@ -1,53 +1,86 @@
 package main
 
 import (
+	"errors"
 	"net"
 	"net/http"
+	"os"
 	"testing"
 	"time"
 
 	"go.uber.org/zap/zaptest"
 )
 
-// A request that is in flight when the activator stops is served to its end, gRPC's included.
+var protocols = map[string]func(*http.Protocols, bool){
+	"HTTP/1.1": (*http.Protocols).SetHTTP1,
+	"HTTP/2":   (*http.Protocols).SetUnencryptedHTTP2,
+}
+
+// clientOf returns a client that speaks only one protocol.
+func clientOf(t *testing.T, set func(*http.Protocols, bool)) *http.Client {
+	transport := &http.Transport{Protocols: new(http.Protocols)}
+	set(transport.Protocols, true)
+	t.Cleanup(transport.CloseIdleConnections)
+	return &http.Client{Transport: transport, Timeout: 30 * time.Second}
+}
+
+// listen serves on an address of its own until the test ends.
+func listen(t *testing.T, s *http.Server) (address string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = s.Serve(l) }()
+	t.Cleanup(func() { _ = s.Close() })
+	return l.Addr().String()
+}
+
+// A request that is in flight when the activator stops is served to its end, gRPC's included, while no server takes a new
+// connection.
 func TestShutDownWaitsForRequests(t *testing.T) {
-	for name, only := range map[string]func(*http.Protocols, bool){
-		"HTTP/1.1": (*http.Protocols).SetHTTP1,
-		"HTTP/2":   (*http.Protocols).SetUnencryptedHTTP2,
-	} {
+	for name, set := range protocols {
 		t.Run(name, func(t *testing.T) {
 			arrived, goOn := make(chan struct{}), make(chan struct{})
-			server := newServer(0, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-				if r.Proto[:6] != name[:6] {
+			busy := newServer(0, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+				if (r.ProtoMajor == 2) != (name == "HTTP/2") {
 					t.Errorf("the request came over %s, want %s", r.Proto, name)
 				}
 				close(arrived)
 				<-goOn
 			}))
-			l, err := net.Listen("tcp", "127.0.0.1:0")
-			if err != nil {
-				t.Fatal(err)
-			}
-			go func() { _ = server.Serve(l) }()
-
-			transport := &http.Transport{Protocols: new(http.Protocols)}
-			defer transport.CloseIdleConnections()
-			only(transport.Protocols, true)
+			idle := newServer(0, http.NotFoundHandler())
+			busyAt, idleAt := listen(t, busy), listen(t, idle)
+			client := clientOf(t, set)
 			answered := make(chan error, 1)
 			go func() {
-				resp, err := (&http.Client{Transport: transport}).Get("http://" + l.Addr().String())
+				resp, err := client.Get("http://" + busyAt)
 				if err == nil {
 					err = resp.Body.Close()
 				}
 				answered <- err
 			}()
-			<-arrived
+			select {
+			case <-arrived:
+			case err := <-answered:
+				t.Fatal("The request was answered before it arrived:", err)
+			}
 
 			down := make(chan struct{})
 			go func() {
-				(&servers{all: map[string]*http.Server{name: server}}).shutDown(zaptest.NewLogger(t).Sugar())
+				(&servers{all: map[string]*http.Server{"busy": busy, "idle": idle}}).shutDown(zaptest.NewLogger(t).Sugar())
 				close(down)
 			}()
+			for _, address := range []string{busyAt, idleAt} {
+				for {
+					conn, err := net.Dial("tcp", address)
+					if err != nil {
+						break // it listens no longer
+					}
+					_ = conn.Close()
+					time.Sleep(time.Millisecond)
+				}
+			}
 			select {
 			case <-down:
 				t.Error("shut down with a request in flight")
@@ -59,5 +92,53 @@ func TestShutDownWaitsForRequests(t *testing.T) {
 			}
 			<-down
 		})
+	}
+}
+
+// The time for a header ends neither requests nor connections that have sent theirs, as it did over HTTP/2 with Go 1.26.6.
+func TestRequestsOutlastTheHeaderTimeout(t *testing.T) {
+	for name, set := range protocols {
+		t.Run(name, func(t *testing.T) {
+			const timeout = 100 * time.Millisecond
+			var connections []string
+			s := newServer(0, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+				connections = append(connections, r.RemoteAddr)
+				time.Sleep(3 * timeout)
+			}))
+			s.ReadHeaderTimeout = timeout
+			address, client := listen(t, s), clientOf(t, set)
+			for range 2 {
+				resp, err := client.Get("http://" + address)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := resp.Body.Close(); err != nil {
+					t.Error(err)
+				}
+			}
+			if name == "HTTP/2" && connections[0] != connections[1] {
+				t.Errorf("two requests came over the connections %v, want one", connections)
+			}
+		})
+	}
+}
+
+// A client that sends nothing does not hold a connection, as it did with Go 1.26.5.
+func TestConnectionsWithoutRequestsAreClosed(t *testing.T) {
+	s := newServer(0, http.NotFoundHandler())
+	if s.ReadHeaderTimeout != readHeaderTimeout {
+		t.Errorf("the time for a header is %s, want %s", s.ReadHeaderTimeout, readHeaderTimeout)
+	}
+	s.ReadHeaderTimeout = 100 * time.Millisecond
+	conn, err := net.Dial("tcp", listen(t, s))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close() //nolint:errcheck // the server closes it
+	if err := conn.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := conn.Read(make([]byte, 1)); n > 0 || err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("Read() = %d, %v, want a connection that the server has closed", n, err)
 	}
 }

@@ -1,6 +1,6 @@
 module libra.dev/libra/activator-plugin/placement/scheduler
 
-go 1.26.0
+go 1.26.8
 
 godebug default=go1.26
 
