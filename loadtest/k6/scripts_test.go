@@ -217,32 +217,38 @@ func TestSmokeSendsEachFunctionItsSmallest(t *testing.T) {
 
 func TestSoakRepeatsTheSchedule(t *testing.T) {
 	s := newServer(t)
-	// A round takes 1.25 s: 2 s hold one and the first 0.75 s of the next.
+	// A round takes 1.25 s: 6 s hold four and the first second of the next.
 	schedule := []entry{
 		cut(0, 0, "uploader", "small", 0, 1000), cut(1, 300, "uploader", "small", 0, 1001),
 		cut(2, 600, "uploader", "small", 0, 1002), cut(3, 900, "uploader", "small", 0, 1003), cut(4, 1000, "uploader", "small", 0, 1004),
 	}
-	o := s.run(t, "soak.js", schedule, map[string]string{"DURATION": "2s", "VUS": "1"})
-	if o.code != 0 || o.Planned != 8 || o.Sent != 8 {
+	o := s.run(t, "soak.js", schedule, map[string]string{"DURATION": "6s", "VUS": "1"})
+	if o.code != 0 || o.Planned != 24 || o.Sent != 24 {
 		t.Fatalf("k6 ended with %d: %+v\n%s", o.code, o.summary, o.output)
 	}
-	var sizes []int
-	for _, r := range s.got {
-		sizes = append(sizes, len(r.body))
-	}
-	if diff := cmp.Diff([]int{1000, 1001, 1002, 1003, 1004, 1000, 1001, 1002}, sizes); diff != "" {
-		t.Errorf("sizes in their order (-want +got):\n%s", diff)
+	for i, r := range s.got {
+		if want := 1000 + i%5; len(r.body) != want {
+			t.Errorf("request %d has %d bytes, want %d", i, len(r.body), want)
+		}
 	}
 	var parts []int
 	for _, p := range o.Parts {
 		parts = append(parts, p.Sent)
 	}
-	// At 0 and 300; 600 and 900; 1000 and 1250; 1550 and 1850 ms.
-	if diff := cmp.Diff([]int{2, 2, 2, 2}, parts); diff != "" {
-		t.Errorf("requests by quarter (-want +got):\n%s", diff)
+	if diff := cmp.Diff([]int{5, 5, 5, 5}, parts); diff != "" {
+		t.Errorf("requests by quarter of the whole rounds (-want +got):\n%s", diff)
 	}
 	if o.Drift == nil || o.Drift.P50 <= 0 || o.Drift.P99 <= 0 {
 		t.Errorf("drift: %+v", o.Drift)
+	}
+}
+
+// With fewer than four rounds, the quarters would not have the same requests in them.
+func TestShortSoakHasNoDrift(t *testing.T) {
+	s := newServer(t)
+	o := s.run(t, "soak.js", []entry{cut(0, 0, "uploader", "small", 0, 1000)}, map[string]string{"DURATION": "2s"})
+	if o.code != 0 || o.Sent != 2 || o.Drift != nil || len(o.Parts) > 0 {
+		t.Errorf("k6 ended with %d: %+v\n%s", o.code, o.summary, o.output)
 	}
 }
 
@@ -308,6 +314,7 @@ func TestScriptsSayWhatIsMissing(t *testing.T) {
 		"another corpus":   {"replay.js", beyond, nil, []string{"CORPUS lacks the input"}},
 		"absent corpus":    {"replay.js", mixed, map[string]string{"CORPUS": "nowhere.bin"}, []string{"CORPUS", "nowhere.bin", "trace schedule"}},
 		"bad number":       {"replay.js", mixed, map[string]string{"VUS": "many"}, []string{`VUS is "many"`, "1 to 5000"}},
+		"short duration":   {"soak.js", []entry{cut(0, 1500, "uploader", "small", 0, 1000)}, map[string]string{"DURATION": "1s"}, []string{"DURATION", "1500 ms"}},
 		"bad duration":     {"soak.js", mixed, map[string]string{"DURATION": "5 minutes"}, []string{`DURATION is "5 minutes"`, "30m"}},
 		"bad burst":        {"burst.js", mixed, map[string]string{"SIZE": "2.5"}, []string{`SIZE is "2.5"`, "whole"}},
 	} {
