@@ -7,7 +7,6 @@ package skew
 import (
 	"bufio"
 	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -60,7 +59,7 @@ type told struct {
 
 func TestSkew(t *testing.T) {
 	root := git(t, ".", "rev-parse", "--show-toplevel")
-	old, ours := buildOf(t, root, *base), build(t, root, "this")
+	old, ours := build(t, treeOf(t, root, *base), *base), build(t, root, "this")
 	addr := redistest.StartServer(t).Addr
 	var all []*part
 	run := func(c commit, role string) *part {
@@ -148,18 +147,6 @@ func git(t *testing.T, dir string, args ...string) string {
 		t.Fatalf("git %s: %v", strings.Join(args, " "), err)
 	}
 	return strings.TrimSpace(string(output))
-}
-
-// buildOf builds the part in a tree of another commit: the part is this tree's, and the
-// packages that it uses are that commit's.
-func buildOf(t *testing.T, root, name string) commit {
-	t.Helper()
-	tree := treeOf(t, root, name)
-	there := filepath.Join(tree, program)
-	if err := errors.Join(os.RemoveAll(there), os.CopyFS(there, os.DirFS(filepath.Join(root, program)))); err != nil {
-		t.Fatal(err)
-	}
-	return build(t, tree, name)
 }
 
 // treeOf checks a commit out, for the rest of the test.
