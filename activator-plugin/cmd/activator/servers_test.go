@@ -66,19 +66,26 @@ func TestShutDownWaitsForRequests(t *testing.T) {
 				t.Fatal("The request was answered before it arrived:", err)
 			}
 
+			closed := make(chan struct{}, 2)
+			for _, server := range []*http.Server{busy, idle} {
+				server.RegisterOnShutdown(func() { closed <- struct{}{} }) // once it no longer listens
+			}
 			down := make(chan struct{})
 			go func() {
 				(&servers{all: map[string]*http.Server{"busy": busy, "idle": idle}}).shutDown(zaptest.NewLogger(t).Sugar())
 				close(down)
 			}()
+			for range cap(closed) {
+				select {
+				case <-closed:
+				case <-time.After(30 * time.Second):
+					t.Error("a server waits for another's requests before it shuts down")
+				}
+			}
 			for _, address := range []string{busyAt, idleAt} {
-				for {
-					conn, err := net.Dial("tcp", address)
-					if err != nil {
-						break // it listens no longer
-					}
+				if conn, err := net.Dial("tcp", address); err == nil {
 					_ = conn.Close()
-					time.Sleep(time.Millisecond)
+					t.Errorf("%s still takes connections", address)
 				}
 			}
 			select {
