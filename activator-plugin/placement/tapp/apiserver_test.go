@@ -261,14 +261,14 @@ func (p *plane) keepsTheLastGood() {
 	u := policy(p.T, "gpu", onNode("a"))
 	p.do(p.apply(u))
 	p.await("it is in force", func() bool { return p.goesTo("gpu") == "a" })
-	// No rule of the API server finds a value that cannot be the value of a label.
-	p.do(p.apply(policy(p.T, "gpu", "{blocks: [{workers: [{set: {matchLabels: {disk: a b}}}]}]}")))
+	// No rule of the API server finds a key that cannot be the key of a label.
+	p.do(p.apply(policy(p.T, "gpu", "{blocks: [{workers: [{set: {matchLabels: {a b: disk}}}]}]}")))
 	p.await("the status says that it is refused", func() bool { return meta.IsStatusConditionFalse(p.status(u).Conditions, v1alpha1.Accepted) })
 	if got := p.goesTo("gpu"); got != "a" {
 		p.Errorf("requests go to %s, want a as before", got)
 	}
 	status := p.status(u)
-	if c := meta.FindStatusCondition(status.Conditions, v1alpha1.Accepted); c.ObservedGeneration != 2 || !strings.Contains(c.Message, "matchLabels[disk]") {
+	if c := meta.FindStatusCondition(status.Conditions, v1alpha1.Accepted); c.ObservedGeneration != 2 || !strings.Contains(c.Message, "matchLabels[a b]") {
 		p.Errorf("its condition is %+v", c)
 	}
 	if want := []v1alpha1.ActivatorStatus{{Name: "activator-0", ObservedGeneration: 2, CompiledGeneration: 1}}; !slices.Equal(status.Activators, want) {

@@ -239,7 +239,7 @@ func (n *naive) matches(b *v1alpha1.Block, w *v1alpha1.Worker, node Node, there 
 		return len(w.Set.MatchLabels)+len(w.Set.MatchExpressions) == 0
 	}
 	for key, value := range w.Set.MatchLabels {
-		if is, has := node.Labels[key]; !has || is != value {
+		if is, has := node.Labels[key]; !has || is != string(value) {
 			return false
 		}
 	}
@@ -338,7 +338,7 @@ func drawStrategy(t *rapid.T) v1alpha1.Strategy {
 func drawSet(t *rapid.T) *v1alpha1.NodeSet {
 	set := &v1alpha1.NodeSet{}
 	if rapid.Bool().Draw(t, "has labels") {
-		set.MatchLabels = map[string]string{"disk": rapid.SampledFrom([]string{"ssd", "hdd"}).Draw(t, "disk")}
+		set.MatchLabels = map[string]v1alpha1.LabelValue{"disk": rapid.SampledFrom([]v1alpha1.LabelValue{"ssd", "hdd"}).Draw(t, "disk")}
 	}
 	if rapid.IntRange(0, 2).Draw(t, "has requirements") == 0 {
 		e := v1alpha1.NodeRequirement{Key: corev1.LabelTopologyZone, Operator: rapid.SampledFrom([]metav1.LabelSelectorOperator{

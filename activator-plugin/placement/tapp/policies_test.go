@@ -347,6 +347,23 @@ func (f *followed) do(err error) {
 	}
 }
 
+// All activators say the same of a refused policy, or each would write over the other's word.
+func TestWhatActivatorsSayOfARefusedPolicy(t *testing.T) {
+	for want, compiled := range map[string][]int64{
+		"No generation of this policy is in force": {0, 0},
+		"Generation 2 stays in force.":             {2, 2},
+		"not in activators that have started":      {0, 2},
+	} {
+		activators := make([]v1alpha1.ActivatorStatus, len(compiled))
+		for i := range compiled {
+			activators[i].CompiledGeneration = compiled[i]
+		}
+		if got := inForce(activators); !strings.Contains(got, want) {
+			t.Errorf("of %v: %q, want %q in it", compiled, got, want)
+		}
+	}
+}
+
 // A policy that was never accepted has nothing in force, and its functions get the default.
 func TestAPolicyThatIsRefusedFromTheFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

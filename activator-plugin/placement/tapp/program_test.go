@@ -288,10 +288,12 @@ func TestRefusalsAreShort(t *testing.T) {
 		"many mistakes": {fmt.Sprintf("{blocks: [{workers: ["+set+"]}]}", values("a b", 64)), "and 54 more mistakes"},
 		"many values": {fmt.Sprintf("{blocks: [{workers: [%s]}]}", strings.Repeat(fmt.Sprintf(set, values("a b", 64))+", ", 16)+fmt.Sprintf(set, values("a", 1))),
 			"want at most 1024"},
+		"a long value": {"{blocks: [{workers: [{set: {matchLabels: {a: " + strings.Repeat("b", 1<<20) + "}}}]}]}", "matchLabels[a]"},
+		"a long key":   {"{blocks: [{workers: [{set: {matchLabels: {? " + strings.Repeat("b", 1<<20) + " : a}}}]}]}", "matchLabels[b"},
 	} {
 		_, err := Compile("tag", specIn(t, tc.spec), NewNodes(nil), Options{})
-		if err == nil || !strings.Contains(err.Error(), tc.want) || len(err.Error()) > 4096 {
-			t.Errorf("%s: %.4096v, want at most 4096 bytes that say %q", name, err, tc.want)
+		if err == nil || !strings.Contains(err.Error(), tc.want) || len(err.Error()) > api.MaxNote {
+			t.Errorf("%s: %.4096v, want at most %d bytes that say %q", name, err, api.MaxNote, tc.want)
 		}
 	}
 }

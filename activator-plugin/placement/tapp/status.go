@@ -3,6 +3,7 @@ package tapp
 import (
 	"context"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -214,7 +215,8 @@ func (r *reporter) enter(ctx context.Context, status *v1alpha1.PlacementPolicySt
 	}
 	if o.refused != "" {
 		accepted.Status, accepted.Reason = metav1.ConditionFalse, v1alpha1.ReasonRefused
-		accepted.Message = api.Note(fmt.Sprintf("%s. %s", o.refused, inForce(o.compiled)))
+		stays := inForce(status.Activators)
+		accepted.Message = shortened(o.refused, api.MaxNote-len(stays)-2) + ". " + stays
 	}
 	last := meta.FindStatusCondition(status.Conditions, v1alpha1.Accepted)
 	switch {
@@ -228,11 +230,19 @@ func (r *reporter) enter(ctx context.Context, status *v1alpha1.PlacementPolicySt
 	meta.SetStatusCondition(&status.Conditions, accepted)
 }
 
-func inForce(generation int64) string {
-	if generation == 0 {
-		return "No generation of this policy is in force: its functions are placed as if it did not exist."
+// inForce says what the activators have in force of a policy that was refused. It says the same whichever of them asks.
+func inForce(activators []v1alpha1.ActivatorStatus) string {
+	var oldest, newest int64 = math.MaxInt64, 0
+	for _, a := range activators {
+		oldest, newest = min(oldest, a.CompiledGeneration), max(newest, a.CompiledGeneration)
 	}
-	return fmt.Sprintf("Generation %d stays in force.", generation)
+	switch {
+	case newest == 0:
+		return "No generation of this policy is in force: its functions are placed as if it did not exist."
+	case oldest == 0:
+		return fmt.Sprintf("Generation %d stays in force, but not in activators that have started since: there, its functions are placed as if it did not exist.", newest)
+	}
+	return fmt.Sprintf("Generation %d stays in force.", newest)
 }
 
 // refusedBy says whether any activator has refused a generation.

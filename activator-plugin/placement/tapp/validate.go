@@ -1,9 +1,11 @@
 package tapp
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -12,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"libra.dev/libra/pkg/api"
 	"libra.dev/libra/pkg/api/v1alpha1"
 )
 
@@ -87,13 +90,27 @@ func valuesOf(spec *v1alpha1.PlacementPolicySpec) (values int) {
 	return values
 }
 
-// refusal makes one error of mistakes. It is kept, logged and written to the policy's status, so it names only the first few.
+// refusal makes one error of mistakes. It is kept, logged and written to the policy's status, so it names only the first few,
+// and is cut to what an Event takes: a mistake names the value, which may be as long as an object.
 func refusal(errs field.ErrorList) error {
 	told := errs[:min(len(errs), mostTold)].ToAggregate()
-	if more := len(errs) - mostTold; more > 0 {
-		return fmt.Errorf("%w, and %d more mistakes", told, more)
+	if told == nil {
+		return nil
 	}
-	return told
+	more := ""
+	if n := len(errs) - mostTold; n > 0 {
+		more = fmt.Sprintf(", and %d more mistakes", n)
+	}
+	return errors.New(shortened(told.Error(), api.MaxNote-len(more)) + more)
+}
+
+// shortened returns at most so many bytes of a text, with an ellipsis where it ends early.
+func shortened(text string, most int) string {
+	if len(text) <= most {
+		return text
+	}
+	const ellipsis = "…"
+	return strings.ToValidUTF8(text[:max(0, most-len(ellipsis))], "") + ellipsis
 }
 
 type validator struct{ errs field.ErrorList }
@@ -174,7 +191,7 @@ func selectorOf(at *field.Path, set *v1alpha1.NodeSet) (labels.Selector, field.E
 	v.size(at.Child("matchExpressions"), len(set.MatchExpressions), 0, maxOfSet)
 	selector := labels.NewSelector()
 	for _, key := range slices.Sorted(maps.Keys(set.MatchLabels)) {
-		selector = v.require(selector, at.Child("matchLabels").Key(key), key, metav1.LabelSelectorOpIn, []string{set.MatchLabels[key]})
+		selector = v.require(selector, at.Child("matchLabels").Key(key), key, metav1.LabelSelectorOpIn, []string{string(set.MatchLabels[key])})
 	}
 	for i, e := range set.MatchExpressions {
 		at := at.Child("matchExpressions").Index(i)

@@ -164,6 +164,7 @@ type Worker struct {
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`
 	Node string `json:"node,omitempty"`
 
 	// set selects nodes by their labels. An empty set is all nodes.
@@ -184,12 +185,14 @@ type Worker struct {
 }
 
 // NodeSet selects the nodes that match all of its requirements.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.matchLabels) || self.matchLabels.all(key, size(key) <= 317)",message="keys of matchLabels must have at most 317 characters, as those of labels"
 type NodeSet struct {
 	// matchLabels are labels that a node must have.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxProperties=16
-	MatchLabels map[string]string `json:"matchLabels,omitempty"`
+	MatchLabels map[string]LabelValue `json:"matchLabels,omitempty"`
 
 	// matchExpressions are requirements on a node's labels.
 	//
@@ -198,6 +201,12 @@ type NodeSet struct {
 	// +kubebuilder:validation:MaxItems=16
 	MatchExpressions []NodeRequirement `json:"matchExpressions,omitempty"`
 }
+
+// LabelValue is the value of a node's label.
+//
+// +kubebuilder:validation:MaxLength=63
+// +kubebuilder:validation:Pattern=`^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$`
+type LabelValue string
 
 // NodeRequirement is a requirement on one label of a node.
 //
@@ -208,6 +217,7 @@ type NodeRequirement struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=317
+	// +kubebuilder:validation:Pattern=`^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$`
 	Key string `json:"key"`
 
 	// operator is the label's relation to values: In, NotIn, Exists or DoesNotExist.
@@ -222,6 +232,7 @@ type NodeRequirement struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MaxLength=63
+	// +kubebuilder:validation:items:Pattern=`^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$`
 	Values []string `json:"values,omitempty"`
 }
 

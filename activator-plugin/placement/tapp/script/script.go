@@ -232,11 +232,11 @@ func (r *reader) worker(n *yaml.Node) v1alpha1.Worker {
 		case f.key == "wrk" && r.NodeNames:
 			w.Node = f.value.Value
 		case f.key == "wrk":
-			w.Set = &v1alpha1.NodeSet{MatchLabels: map[string]string{r.WorkerLabel: f.value.Value}}
+			w.Set = &v1alpha1.NodeSet{MatchLabels: map[string]v1alpha1.LabelValue{r.WorkerLabel: v1alpha1.LabelValue(f.value.Value)}}
 		case f.key == "set":
 			w.Set = &v1alpha1.NodeSet{}
 			if f.value.Value != "" {
-				w.Set.MatchLabels = map[string]string{r.SetLabel: f.value.Value}
+				w.Set.MatchLabels = map[string]v1alpha1.LabelValue{r.SetLabel: v1alpha1.LabelValue(f.value.Value)}
 			}
 		case f.key == "invalidate":
 			w.Invalidate = r.invalidate(f)
