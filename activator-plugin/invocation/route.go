@@ -32,17 +32,16 @@ func (m *Manager) Route(r *http.Request, forwarded bool, reachable func(zone str
 	if rev == nil || !api.OptedIn(rev.Labels) || rev.Spec.GetContainerConcurrency() == 0 || !m.places(rev) {
 		return "", false, r
 	}
-	program := m.program(rev)
-	router, ok := program.(placement.Router)
-	if !ok || !router.Routes(id.Namespace) {
-		return "", false, r
-	}
 	known := routed{order: rand.Uint64() | 1, forwarded: forwarded}
+	// What was passed on to this zone is placed by it, although nothing may be routed on from here.
 	if !forwarded {
-		zone, forward = m.placer.slots.Route(id, int(rev.Spec.GetContainerConcurrency()), router, placement.Ask{Now: m.clock.Now(), Order: known.order}, reachable)
-	}
-	if forward {
-		return zone, true, r
+		router, ok := m.program(rev).(placement.Router)
+		if !ok || !router.Routes(id.Namespace) {
+			return "", false, r
+		}
+		if zone, forward = m.placer.slots.Route(id, int(rev.Spec.GetContainerConcurrency()), router, placement.Ask{Now: m.clock.Now(), Order: known.order}, reachable); forward {
+			return zone, true, r
+		}
 	}
 	return "", false, r.WithContext(context.WithValue(r.Context(), routedKey{}, known))
 }

@@ -87,8 +87,8 @@ func TestWhatAProgramRoutesElsewhere(t *testing.T) {
 // A request that stays is placed by the same facts that it was routed by: the order of what is left to chance, and
 // whether another activator has passed the request on.
 func TestWhatStaysIsPlacedAsItWasRouted(t *testing.T) {
-	for _, forwarded := range []bool{false, true} {
-		program := &abroad{zone: "near"}
+	for zone, forwarded := range map[string]bool{"near": false, "far": true, "": true} {
+		program := &abroad{zone: zone}
 		p := newPlacing(t, fixed{mode: api.ModeFull, source: api.SourceOwners}, programs{"abroad": program}, newPod("a", ipA, onNode("node-a")), newPod("b", ipB, onNode("node-b")))
 		rev := tagged(nil)
 		_, _, here := p.Route(incoming(t, rev), forwarded, func(string) bool { return false })
@@ -101,7 +101,7 @@ func TestWhatStaysIsPlacedAsItWasRouted(t *testing.T) {
 		}
 		placed := program.placed[0]
 		if placed.Forwarded != forwarded || placed.Order == 0 {
-			t.Errorf("it was placed as passed on: %t, with the order %d", placed.Forwarded, placed.Order)
+			t.Errorf("zone %q: it was placed as passed on: %t, with the order %d", zone, placed.Forwarded, placed.Order)
 		}
 		if !forwarded && program.routed[0].Order != placed.Order {
 			t.Errorf("it was routed with the order %d and placed with %d", program.routed[0].Order, placed.Order)
