@@ -57,6 +57,10 @@ func newMetrics(provider metric.MeterProvider) (*metrics, error) {
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, fmt.Errorf("plugin %s: making its metrics: %w", Name, err)
 	}
+	// Without failures they are 0, and not absent.
+	for _, failures := range []metric.Int64Counter{m.unplaceable, m.failures, m.skipped} {
+		failures.Add(context.Background(), 0)
+	}
 	return m, nil
 }
 
