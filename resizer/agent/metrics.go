@@ -152,7 +152,7 @@ func newMetrics(provider metric.MeterProvider) (*metrics, error) {
 	m.borrowedMem = sum("libra.agent.borrowed.memory", "{byte_second}", "Memory in force, or asked for, above user allocations, in byte seconds")
 	m.availableCPU = sum("libra.agent.available.cpu", "{core_second}", "CPU in the pool that nobody borrowed, in core seconds")
 	m.availableMem = sum("libra.agent.available.memory", "{byte_second}", "Memory in the pool that nobody borrowed, in byte seconds")
-	m.lendableCPU = gauge("libra.agent.lendable.cpu", "m{core}", "Maximum CPU that may be on loan on the node")
+	m.lendableCPU = gauge("libra.agent.lendable.cpu", "m{core}", "Maximum CPU that may be on loan on the node, in milli CPU")
 	m.lendableMem = gauge("libra.agent.lendable.memory", "By", "Maximum memory that may be on loan on the node")
 	m.pins = gauge("libra.agent.pins", "By", "Memory by which limits are above user allocations without a loan: it is in use, or was a moment ago")
 	m.reclaims = count("libra.agent.reclaims", "Attempts to reclaim memory from idle containers, by `result`: taken, less (than half of what was asked for), pressure (the container had waited for memory, or read back what was taken) or failed")
@@ -173,7 +173,7 @@ func newMetrics(provider metric.MeterProvider) (*metrics, error) {
 		metric.WithDescription("Cold memory reclaimed from idle containers, by `function`"))
 	errs = append(errs, err)
 	violations, err := meter.Int64Counter("libra.agent.invariant.violations",
-		metric.WithDescription("Invariant violations seen in readings, by `rule`: conservation, donor-whole or shares. Should always be 0"))
+		metric.WithDescription("Invariant violations seen in readings, by `rule`: conservation, donor-whole or shares. One that lasts is counted every minute. Should always be 0"))
 	m.violations = violations
 	if err := errors.Join(append(errs, err)...); err != nil {
 		return nil, err

@@ -95,18 +95,22 @@ type reflex struct {
 // exceeding says since when something has been wrong that may be so for a moment.
 type exceeding struct {
 	since   time.Time // zero while it is not
-	counted bool
+	counted time.Time // when it was last; zero before the first time
 }
 
-// count takes in whether it is wrong now, and says once that it has been for longer than most.
+// countEvery is how often what stays wrong is counted, so that an alert on the count ends only when it does.
+const countEvery = time.Minute
+
+// count takes in whether it is wrong now. It reports whether that is to be counted: once it has been for longer
+// than most, and every countEvery after that.
 func (x *exceeding) count(wrong bool, now time.Time, most time.Duration) bool {
 	switch {
 	case !wrong:
 		*x = exceeding{}
 	case x.since.IsZero():
 		x.since = now
-	case !x.counted && now.Sub(x.since) > most:
-		x.counted = true
+	case now.Sub(x.since) > most && (x.counted.IsZero() || now.Sub(x.counted) >= countEvery):
+		x.counted = now
 		return true
 	}
 	return false

@@ -250,6 +250,25 @@ func TestWhatAnotherPutsInForceCounts(t *testing.T) {
 	}
 }
 
+// The alert looks for an increase, and must not end before the violation does.
+func TestViolationThatGoesOnIsCountedAgain(t *testing.T) {
+	var x exceeding
+	now := time.Unix(0, 0)
+	counted := 0
+	for range 10*int(3*time.Minute/time.Second) + 1 {
+		if x.count(true, now, exceedTime) {
+			counted++
+		}
+		now = now.Add(100 * time.Millisecond)
+	}
+	if counted != 3 {
+		t.Errorf("counted %d times in three minutes, want 3", counted)
+	}
+	if x.count(false, now, exceedTime); x != (exceeding{}) {
+		t.Errorf("%+v is left of a violation that is over", x)
+	}
+}
+
 func TestForeignLimitsAreLeftAlone(t *testing.T) {
 	g := newTestRig(t)
 	others := api.Resources{CPUMilli: 900, MemoryBytes: 512 * mib}
