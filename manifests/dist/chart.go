@@ -202,7 +202,8 @@ func helmAnnotations(f file, o *resource.Resource) map[string]string {
 }
 
 // removalAnnotations make the removal's Job and its rights exist only while Helm uninstalls Libra. The Job runs first, because
-// it needs all that Helm then deletes to put things back. If it fails, Helm prints its log, and still deletes the Job's
+// it needs all that Helm then deletes to put things back. Helm prints its log, which says
+// what is left. If it fails, Helm still deletes the Job's
 // namespace and rights: they have been created, which Helm counts as success.
 func removalAnnotations(o *resource.Resource) map[string]string {
 	weight := "1" // what the Job needs
@@ -216,7 +217,7 @@ func removalAnnotations(o *resource.Resource) map[string]string {
 		"helm.sh/hook":                   "pre-delete",
 		"helm.sh/hook-weight":            weight,
 		"helm.sh/hook-delete-policy":     "before-hook-creation,hook-succeeded",
-		"helm.sh/hook-output-log-policy": "hook-failed",
+		"helm.sh/hook-output-log-policy": "hook-succeeded,hook-failed",
 	}
 }
 

@@ -201,7 +201,7 @@ func broken() []brokenBy {
 		})),
 		{
 			name: "a PodMonitor is gone", object: monitor("libra-node", settings.Agent), remove: true,
-			want: []string{"warning monitors podmonitor libra-node/libra-agent"}, remedy: "kubectl apply -k dashboards/operator",
+			want: []string{"warning monitors podmonitor libra-node/libra-agent"}, remedy: "kubectl apply --server-side -f libra-monitoring.yaml",
 		},
 
 		of("a label on the Service alone", pair(edit(&servingv1.Service{ObjectMeta: at("shop", "cart")}, func(s *servingv1.Service) {

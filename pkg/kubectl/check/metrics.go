@@ -25,7 +25,7 @@ func monitors(ctx context.Context, c *Cluster) ([]Finding, error) {
 	if known, err := c.has(kindPodMonitor); err != nil || !known {
 		return nil, err
 	}
-	const remedy = "kubectl apply -k dashboards/operator"
+	const remedy = "kubectl apply --server-side -f libra-monitoring.yaml"
 	var found []Finding
 	for _, of := range []struct{ namespace, name string }{
 		{swap.Namespace, swap.LibraName}, {settings.AgentNamespace, settings.Agent}, {settings.Namespace, predictorName}, {settings.Namespace, settings.Resizer},
