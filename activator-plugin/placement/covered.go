@@ -7,8 +7,8 @@ import (
 	"libra.dev/libra/pkg/api"
 )
 
-// closeEnough is the difference in coverage below which candidates count as equal. Otherwise all activators with the
-// same picture would send to the same node.
+// closeEnough is the difference in coverage, as a share of what nodes can differ in, below which candidates count as
+// equal. Otherwise all activators with the same picture would send to the same node.
 const closeEnough = 0.02
 
 const (
@@ -42,6 +42,17 @@ type found struct {
 	among           []prospect
 }
 
+// anyway returns the coverage that every node has: what is not wanted counts as covered.
+func (d Demand) anyway() (coverage float64) {
+	if d.Want.CPUMilli <= 0 {
+		coverage += cpuWeight
+	}
+	if d.Want.MemoryBytes <= 0 {
+		coverage += 1 - cpuWeight
+	}
+	return coverage
+}
+
 // mostCovered returns a candidate whose node is within closeEnough of the most covered. It discounts what the nodes
 // of other activators cover, because those may have chosen them since the last refresh.
 func (q *Query) mostCovered(candidates []Candidate, b *bounding) found {
@@ -50,14 +61,7 @@ func (q *Query) mostCovered(candidates []Candidate, b *bounding) found {
 		return q.search(candidates, b, ofAll)
 	}
 	own := q.search(candidates, b, ofOwn)
-	// Every node covers what is not wanted.
-	anyway := 0.0
-	if q.Demand.Want.CPUMilli <= 0 {
-		anyway += cpuWeight
-	}
-	if q.Demand.Want.MemoryBytes <= 0 {
-		anyway += 1 - cpuWeight
-	}
+	anyway := q.Demand.anyway()
 	if own.covered-anyway >= b.trust*(1-anyway) {
 		return own
 	}
@@ -71,9 +75,10 @@ func (q *Query) mostCovered(candidates []Candidate, b *bounding) found {
 // most covered of mostLooks. It looks at the nodes in the order of what they may cover at most.
 func (q *Query) search(candidates []Candidate, b *bounding, of part) found {
 	f := found{at: -1, covered: -1, among: q.prospectsOf(candidates, b, of)}
+	near := closeEnough * (1 - q.Demand.anyway())
 	for left, looks := f.among, mostLooks; len(left) > 0 && looks > 0; {
 		top := &left[0]
-		if f.covered >= top.covers-closeEnough {
+		if f.covered >= top.covers-near {
 			f.enough = top.covers // one that was not looked at may cover that much
 			break
 		}
@@ -95,7 +100,7 @@ func (q *Query) search(candidates []Candidate, b *bounding, of part) found {
 		left = left[:last]
 		sink(left, 0)
 	}
-	f.enough = max(0, max(f.enough, f.covered)-closeEnough)
+	f.enough = max(0, max(f.enough, f.covered)-near)
 	return f
 }
 
