@@ -185,10 +185,16 @@ func (p *Policies) follow(resource schema.GroupVersionResource, informer cache.S
 // a back-off.
 func (p *Policies) unread(k *kind) cache.WatchErrorHandlerWithContext {
 	var said once.Set[string]
+	refused := false
 	return func(_ context.Context, _ *cache.Reflector, err error) {
-		// Other errors may pass by themselves, so they are waited out.
-		if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
+		// Other errors may pass by themselves, so they are waited out. So may a single refusal: an API server that has just
+		// started does not know all rights yet.
+		switch {
+		case apierrors.IsNotFound(err):
 			k.absent.Store(true)
+		case apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err):
+			k.absent.CompareAndSwap(false, refused)
+			refused = true
 		}
 		switch {
 		case !said.First(err.Error()):

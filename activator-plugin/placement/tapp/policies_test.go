@@ -552,6 +552,15 @@ func countLists(actions []clienttesting.Action) (n int) {
 
 // An API server that fails for a moment does not mean that there are no policies.
 func TestPoliciesThatCannotBeReadAtFirst(t *testing.T) {
+	for name, err := range map[string]error{
+		"no answer": apierrors.NewInternalError(errors.New("no leader")),
+		"no rights": apierrors.NewForbidden(namespaced.GroupResource(), "", errors.New("RBAC: not read yet")),
+	} {
+		t.Run(name, func(t *testing.T) { testCannotBeReadAtFirst(t, err) })
+	}
+}
+
+func testCannotBeReadAtFirst(t *testing.T, err error) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newCluster(t, policyObject("shop", "gpu", 1, onNode("a")))
 		var failed atomic.Bool
@@ -559,7 +568,7 @@ func TestPoliciesThatCannotBeReadAtFirst(t *testing.T) {
 			if failed.Swap(true) {
 				return false, nil, nil
 			}
-			return true, nil, apierrors.NewInternalError(errors.New("no leader"))
+			return true, nil, err
 		})
 		f.follow()
 		waiting, cancel := context.WithTimeout(t.Context(), 5*time.Second)
