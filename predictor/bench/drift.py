@@ -61,9 +61,9 @@ def drifts(calls: Calls, train: int, step: int) -> list[Drift]:
             for call in before:
                 learner.observe(sample(call))
             answers = {
-                STATIC: [learner.answer(call.size)[_MEMORY] for call in after],
+                STATIC: [learner.answer(call.size, (0, allocation))[_MEMORY] for call in after],
                 REFIT_ONLY: _refit_only(learner.copy(), after),
-                OURS: _ours(learner, after),
+                OURS: _ours(learner, after, allocation),
             }
             outcomes = {
                 what: [
@@ -86,12 +86,12 @@ def _option(call: Call, step: int, factor: float = 1.0) -> int:
     return labels.option(int(call.memory_bytes * factor), step)
 
 
-def _ours(learner: Learner, after: list[Call]) -> list[int]:
+def _ours(learner: Learner, after: list[Call], allocation: int) -> list[int]:
     def refit(_: int) -> None:
         if learner.function.refit_due():
             learner.refit()
 
-    return _each(learner, after, lambda size: learner.answer(size)[_MEMORY], refit)
+    return _each(learner, after, lambda size: learner.answer(size, (0, allocation))[_MEMORY], refit)
 
 
 def _refit_only(learner: Learner, after: list[Call]) -> list[int]:

@@ -47,6 +47,7 @@ from libra_predictor.tables import constant, raised_from
 _ONE_IN = 100
 _ONE_IN_OF_UNRELATED = 50  # CPU only, of functions whose demand does not follow size
 _RELATED = 0.75  # R² of the duration from which on a function's demand follows size
+_ORDINARY = 0.98  # quantile of the durations; longer ones count as that in the R²
 _GAIN = 0.9  # of a constant's loss: a model of the duration or the CPU time must stay below it
 _ENOUGH_TO_ORDER = 3  # calls whose CPU time is known
 
@@ -160,7 +161,13 @@ def _resource(
     folds = _folds(len(found))
     for fold in (0, 1):
         rest = [label for label, of in zip(found, folds, strict=True) if of != fold]
-        held = [i for i, of in enumerate(folds) if of == fold and not found[i].censored]
+        # Nothing is lent to inputs larger than all that was learned from, so they say nothing of the answers.
+        largest_of_rest = max((label.size for label in rest), default=UNKNOWN_SIZE)
+        held = [
+            i
+            for i, of in enumerate(folds)
+            if of == fold and not found[i].censored and found[i].size <= largest_of_rest
+        ]
         if not rest or not held:
             continue
         model = class_model(rest)
@@ -265,11 +272,14 @@ def _duration(
         sized = [s for s in rest if s.size != UNKNOWN_SIZE]
         middle = QuantileModel([s.size for s in sized], milliseconds(sized), MEDIAN)
         medians[held] = middle.evaluate(np.array([own[i].size for i in held], dtype=np.int64))
-    spread = ((actual - actual.mean()) ** 2).sum()
-    error = ((actual - medians) ** 2).sum()
-    fitted = float(1 - error / spread) if spread > 0 else 1.0
     losses = {XGBOOST: _loss(actual, by_model), HISTOGRAM: _loss(actual, by_constant) * _GAIN}
     best = min(losses, key=lambda name: losses[name])
+    # A single call that was slow by chance would be most of the variance.
+    longest = np.quantile(actual, _ORDINARY)
+    ordinary = np.minimum(actual, longest)
+    spread = ((ordinary - ordinary.mean()) ** 2).sum()
+    error = ((ordinary - np.minimum(medians, longest)) ** 2).sum()
+    fitted = float(1 - error / spread) if spread > 0 else 1.0
     if inherited is not None:
         of_before = np.array([inherited.at(s.size) for s in own], dtype=np.float64)
         if _loss(actual, of_before) <= min(losses.values()):

@@ -51,8 +51,8 @@ class Scored:
     """How the answer that was published at the time did on an observation."""
 
     repeated: bool = False  # applied before, so nothing has changed
-    # None without an answer, at the start-up of a container, or if the demand was not seen, unless it was
-    # seen to exceed the answer.
+    # None without an answer, for an input larger than any learned from, at the start-up of a container, or if
+    # the demand was not seen, unless it was seen to exceed the answer.
     missed_cpu: bool | None = None
     missed_memory: bool | None = None
     error_cpu: float | None = None  # answer - option needed, in options; if censored, it may be lower still
@@ -132,9 +132,13 @@ class Function:
         self._observed = 0
         self._since_refit = 0
         self._due_after = min(settings.min_observations, settings.window)
-        # The number of the observation up to which the window may have calls from before a shift. Not stored:
-        # a shift is noticed again.
+        # The number of the observation up to which refits are due soon, after a shift or a drift.
+        # Not stored: these are noticed again.
         self._unsettled_to = 0
+        # For CPU and memory, the offset as of the last refit; None if few calls told it. Not stored: without
+        # it, a drift is noticed only by its misses until the next refit.
+        self._learned: list[int | None] = [None, None]
+        self._drifted_at = 0  # the number of the observation at which the last drift was noticed; not stored
         self._urgent = 0  # the number of the last observation that asked for a refit at once; 0 for none
         self._drift: Drift | None = None
         none = Record(self._estimators[0])
@@ -325,15 +329,19 @@ class Function:
         function.rest()
         return function
 
+    def _beyond(self, sample: Sample) -> bool:
+        """Whether the input is larger than any learned from, so that nothing was lent by its answer."""
+        return sample.size > self._answers.largest_size
+
     def _scored(self, sample: Sample) -> Scored:
         """Compares a sample with the published answer, and tallies the result."""
         missed: list[bool | None] = []
         errors: list[float | None] = []
-        answered = self.published.at(sample.size)
+        answered, beyond = self.published.at(sample.size), self._beyond(sample)
         past = self._past
         for answer, resource, tally in zip(answered[:2], self._resources, past.tallies[:2], strict=True):
             use = resource.use(sample)
-            if not resource.tells(use, answer):
+            if beyond or not resource.tells(use, answer):
                 missed.append(None)
                 errors.append(None)
                 continue
@@ -355,7 +363,7 @@ class Function:
 
     def _follow(self, sample: Sample, raw: tuple[int, int], scored: Scored) -> None:
         """Updates the offsets, and asks for a refit when a limit turned out to be too low."""
-        answered = self.published.at(sample.size)
+        answered, beyond = self.published.at(sample.size), self._beyond(sample)
         one_in = self._one_in()
         for i, (resource, offset) in enumerate(zip(self._resources, self._past.offsets, strict=True)):
             use = resource.use(sample)
@@ -363,7 +371,7 @@ class Function:
                 target = labels.target(use, resource.largest_seen(use))
                 if resource.option(target) > answered[i]:
                     self._urgent = self._observed
-            if raw[i] and resource.tells(use, answered[i]):
+            if raw[i] and not beyond and resource.tells(use, answered[i]):
                 offset.observe(use.peak, raw[i], self._highest(i), one_in[i])
         for missed, late in zip((scored.missed_cpu, scored.missed_memory), self._past.missed, strict=True):
             if missed is not None:
@@ -373,14 +381,16 @@ class Function:
         """The stage after an observation, with its reason."""
         if self.published.stage is Stage.PROFILING:
             return Stage.PROFILING, self._profiling()
-        short = [i for i, missed in enumerate(self._past.missed) if sum(missed) >= _DRIFT_MISSES]
+        found = [list(missed) for missed in self._past.missed]
+        short = [i for i, missed in enumerate(found) if sum(missed) >= _DRIFT_MISSES]
+        if not short and self._drift is None:
+            found = self._outgrown()
+            short = [i for i, late in enumerate(found) if sum(late) >= _DRIFT_MISSES]
         if short:
-            since = min(
-                self._observed - len(missed) + list(missed).index(True)
-                for missed in self._past.missed
-                if True in missed
-            )
-            self._urgent = self._observed
+            since = min(self._observed - len(late) + late.index(True) for late in found if True in late)
+            self._urgent = self._drifted_at = self._observed
+            # A single refit learns from few of the new calls.
+            self._unsettled_to = max(self._unsettled_to, self._observed + self._settings.window // 2)
             if self._drift is None:
                 self._drift = Drift(since=since, answers=self._answers)
             for missed in self._past.missed:
@@ -388,12 +398,27 @@ class Function:
             names = " and ".join(_RESOURCES[i] for i in short)
             return (
                 Stage.DRIFTED,
-                f"{_DRIFT_MISSES} of the last {LATELY} calls needed more {names} than was predicted",
+                f"{sum(found[short[0]])} of the last {LATELY} calls needed more {names} than was predicted",
             )
-        settled = not self._urgent and max(len(missed) for missed in self._past.missed) == LATELY
+        settled = not self._urgent and self._observed - self._drifted_at >= LATELY
         if self.published.stage is Stage.DRIFTED and not settled:
             return Stage.DRIFTED, self.published.reason
         return Stage.MODELLED, self._modelled()
+
+    def _outgrown(self) -> list[list[bool]]:
+        """Whether each of the last calls needed more than was learned, whatever the offset covers by now."""
+        since = min(self._since_refit, LATELY)
+        newest = list(self._past.window)[len(self._past.window) - since :]
+        return [
+            [] if learned is None else [self._short(call, resource, i, learned) for call in newest]
+            for i, (resource, learned) in enumerate(zip(self._resources, self._learned, strict=True))
+        ]
+
+    def _short(self, call: Call, resource: Resource, i: int, offset: int) -> bool:
+        use, raw = resource.use(call.sample), (call.cpu_milli, call.memory_bytes)[i]
+        if not raw or use.censored or use.failed or self._beyond(call.sample):
+            return False
+        return resource.option(use.peak) > raw + offset
 
     def _look_for_shift(self) -> None:
         rest = self._since_refit % self._settings.refit_every
@@ -444,9 +469,10 @@ class Function:
                 derived.append((resource.use(call.sample).peak, max(answer, met)))
             for call in newer:
                 use, raw = resource.use(call.sample), self._answers.at(call.sample.size)[i]
-                if resource.tells(use, raw):
+                if resource.tells(use, raw) and not self._beyond(call.sample):
                     derived.append((use.peak, raw))
             offset.derive(derived)
+            self._learned[i] = offset.value(self._one_in()[i]) if len(derived) >= _YOUNG else None
 
     def _forget_answers(self, changed: Sequence[int]) -> None:
         """Keeps the answers of replaced estimators out of later offsets."""

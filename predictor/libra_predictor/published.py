@@ -14,7 +14,7 @@ class Stage(StrEnum):
 
     PROFILING = "profiling"  # too few observations: no prediction, or the previous revision's answers
     MODELLED = "modelled"
-    DRIFTED = "drifted"  # calls needed more than was answered lately; the offset holds until a refit helps
+    DRIFTED = "drifted"  # calls needed more than was learned lately; the offset holds until a refit helps
 
 
 @dataclass(frozen=True, slots=True)

@@ -211,7 +211,7 @@ def test_a_peak_above_the_answer_is_a_miss_of_a_censored_call_as_well(caller: Ca
     assert function.published.cpu.calls == before.cpu.calls + 1
     assert function.published.cpu.under_predicted == 1
     assert function.published.offset[0] == 200, "before any refit"
-    near = sample(size=2000, peak_memory_bytes=500 * MI)
+    near = sample(peak_memory_bytes=500 * MI)
     scored = function.observe("1800000000001-0", near)
     assert (scored.missed_memory, scored.error_memory) == (True, -7.0)
     assert function.published.offset[1] == 448 * MI
@@ -329,6 +329,44 @@ def test_it_follows_a_drift_within_a_few_calls() -> None:
         later += calls[60:]
     assert sum(s.missed_memory or False for s in soon) <= 0.10 * len(soon)
     assert sum(s.missed_memory or False for s in later) <= 0.03 * len(later)
+
+
+def test_a_drift_is_noticed_although_the_offset_covers_it_at_once() -> None:
+    fine = Settings.model_validate({"memory_step_bytes": 16 * MI})
+    for seed in range(4):
+        caller, draw = Caller(Function("default/f", "", fine)), random.Random(seed)  # noqa: S311
+        caller.call(*(follows_size(draw) for _ in range(200)))
+        assert caller.function.published.stage is Stage.MODELLED
+        stages = []
+        for _ in range(15):
+            caller.call(follows_size(draw, 1.6))
+            stages.append(caller.function.published.stage)
+        assert Stage.DRIFTED in stages
+        caller.call(*(follows_size(draw, 1.6) for _ in range(60)))
+        assert caller.function.published.observations < 100, "what was before is forgotten"
+
+
+def test_inputs_beyond_what_was_learned_say_nothing_of_the_answers(caller: Caller) -> None:
+    caller.call(*[CALM] * 60)
+    before = caller.function.published
+    beyond = sample(size=10**7, peak_cpu_milli=450, peak_memory_bytes=500 * MI, limit_memory_bytes=1024 * MI)
+    scored = [caller.function.observe(f"180000000000{i}-0", beyond) for i in range(5)]
+    assert {(s.missed_cpu, s.missed_memory) for s in scored} == {(None, None)}, "nothing was lent to them"
+    after = caller.function.published
+    assert (after.offset, after.cpu.calls, after.stage) == (before.offset, before.cpu.calls, Stage.MODELLED)
+    caller.function.adopt(caller.function.start_refit()())
+    assert caller.function.published.answers.largest_size == 10**7
+    assert caller.function.published.at(10**7)[:2] == (500, 512 * MI)
+
+
+@pytest.mark.parametrize("refit_every", [10, 20])
+def test_a_drift_is_over_after_calm_calls_however_often_it_is_refitted(refit_every: int) -> None:
+    caller = Caller(Function("default/f", "", Settings.model_validate({"refit_every": refit_every})))
+    caller.call(*[CALM] * 60)
+    caller.call(*(sample(peak_memory_bytes=p * MI) for p in (90, 150, 450)))
+    assert caller.function.published.stage is Stage.DRIFTED
+    caller.call(*[CALM] * 20)
+    assert caller.function.published.stage is Stage.MODELLED
 
 
 def test_calls_that_waited_for_a_full_node_cost_the_first_idle_one_a_miss(caller: Caller) -> None:
