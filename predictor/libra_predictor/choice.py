@@ -60,7 +60,7 @@ class Fit:
     estimators: tuple[str, str, str]  # of CPU, memory and duration
     cpu_time_estimator: str
     # For CPU and memory, by position: the answer to each sample whose demand was seen, learned without that
-    # sample.
+    # sample. Those with inputs larger than all that was learned from then are missing.
     held_out: tuple[dict[int, int], dict[int, int]]
     censored: int  # calls
     gate: tuple[float, float, float] | None
@@ -158,6 +158,7 @@ def _resource(
     own = [*class_models(found, class_model(found)), histogram(found)]
     answered: list[dict[int, int]] = [{} for _ in own]  # for each estimate: its answer to label i
     right: list[bool] = []
+    judged: list[int] = []
     folds = _folds(len(found))
     for fold in (0, 1):
         rest = [label for label, of in zip(found, folds, strict=True) if of != fold]
@@ -170,6 +171,7 @@ def _resource(
         ]
         if not rest or not held:
             continue
+        judged += held
         model = class_model(rest)
         halves = [*class_models(rest, model), histogram(rest)]
         if len(halves) == len(own):
@@ -181,7 +183,8 @@ def _resource(
             right += [label.option == option for label, option in zip(sized, probable.tolist(), strict=True)]
     if inherited is not None:
         own.append(inherited)
-        answered.append({i: inherited.at(label.size) for i, label in enumerate(found) if not label.censored})
+        judged = judged or [i for i, label in enumerate(found) if not label.censored]
+        answered.append({i: inherited.at(found[i].size) for i in judged})
     best = min(range(len(own)), key=lambda i: _rank(found, answered[i], own[i], one_in))
     return _Choice(
         _tried(own[best], found),
@@ -275,7 +278,7 @@ def _duration(
     losses = {XGBOOST: _loss(actual, by_model), HISTOGRAM: _loss(actual, by_constant) * _GAIN}
     best = min(losses, key=lambda name: losses[name])
     # A single call that was slow by chance would be most of the variance.
-    longest = np.quantile(actual, _ORDINARY)
+    longest = np.quantile(actual, _ORDINARY, method="lower")
     ordinary = np.minimum(actual, longest)
     spread = ((ordinary - ordinary.mean()) ** 2).sum()
     error = ((ordinary - np.minimum(medians, longest)) ** 2).sum()

@@ -132,13 +132,12 @@ class Function:
         self._observed = 0
         self._since_refit = 0
         self._due_after = min(settings.min_observations, settings.window)
-        # The number of the observation up to which refits are due soon, after a shift or a drift.
-        # Not stored: these are noticed again.
+        # The number of the observation up to which the window may have calls from before a shift. Not stored:
+        # a shift is noticed again.
         self._unsettled_to = 0
-        # For CPU and memory, the offset as of the last refit; None if few calls told it. Not stored: without
-        # it, a drift is noticed only by its misses until the next refit.
-        self._learned: list[int | None] = [None, None]
-        self._drifted_at = 0  # the number of the observation at which the last drift was noticed; not stored
+        # For CPU and memory, by how much the last refit's answers fell short of its calls at most; None if there
+        # were few. Not stored: without it, only misses tell of a drift until the next refit.
+        self._shortfall: list[int | None] = [None, None]
         self._urgent = 0  # the number of the last observation that asked for a refit at once; 0 for none
         self._drift: Drift | None = None
         none = Record(self._estimators[0])
@@ -198,7 +197,8 @@ class Function:
         most = self._due_after if young else _OVERDUE * window
         if self._since_refit >= most or self.published.stage is Stage.PROFILING:
             return Haste.NOW
-        soon = self._urgent or self._observed < self._unsettled_to or known < window
+        unsettled = self._drift is not None or self._observed < self._unsettled_to
+        soon = self._urgent or unsettled or known < window
         return Haste.SOON if soon else Haste.WHENEVER
 
     def start_refit(self) -> Callable[[], Fitted]:
@@ -381,16 +381,14 @@ class Function:
         """The stage after an observation, with its reason."""
         if self.published.stage is Stage.PROFILING:
             return Stage.PROFILING, self._profiling()
-        found = [list(missed) for missed in self._past.missed]
+        found, than = [list(missed) for missed in self._past.missed], "predicted"
         short = [i for i, missed in enumerate(found) if sum(missed) >= _DRIFT_MISSES]
         if not short and self._drift is None:
-            found = self._outgrown()
+            found, than = self._outgrown(), "learned"
             short = [i for i, late in enumerate(found) if sum(late) >= _DRIFT_MISSES]
         if short:
             since = min(self._observed - len(late) + late.index(True) for late in found if True in late)
-            self._urgent = self._drifted_at = self._observed
-            # A single refit learns from few of the new calls.
-            self._unsettled_to = max(self._unsettled_to, self._observed + self._settings.window // 2)
+            self._urgent = self._observed
             if self._drift is None:
                 self._drift = Drift(since=since, answers=self._answers)
             for missed in self._past.missed:
@@ -398,9 +396,10 @@ class Function:
             names = " and ".join(_RESOURCES[i] for i in short)
             return (
                 Stage.DRIFTED,
-                f"{sum(found[short[0]])} of the last {LATELY} calls needed more {names} than was predicted",
+                f"{_DRIFT_MISSES} of the last {LATELY} calls needed more {names} than was {than}",
             )
-        settled = not self._urgent and self._observed - self._drifted_at >= LATELY
+        calm = min(LATELY, self._due_after)  # a refit forgets which calls were missed
+        settled = not self._urgent and max(len(missed) for missed in self._past.missed) >= calm
         if self.published.stage is Stage.DRIFTED and not settled:
             return Stage.DRIFTED, self.published.reason
         return Stage.MODELLED, self._modelled()
@@ -410,12 +409,13 @@ class Function:
         since = min(self._since_refit, LATELY)
         newest = list(self._past.window)[len(self._past.window) - since :]
         return [
-            [] if learned is None else [self._short(call, resource, i, learned) for call in newest]
-            for i, (resource, learned) in enumerate(zip(self._resources, self._learned, strict=True))
+            [] if shortfall is None else [self._short(call, i, shortfall) for call in newest]
+            for i, shortfall in enumerate(self._shortfall)
         ]
 
-    def _short(self, call: Call, resource: Resource, i: int, offset: int) -> bool:
-        use, raw = resource.use(call.sample), (call.cpu_milli, call.memory_bytes)[i]
+    def _short(self, call: Call, i: int, offset: int) -> bool:
+        resource, raw = self._resources[i], self._answers.at(call.sample.size)[i]
+        use = resource.use(call.sample)
         if not raw or use.censored or use.failed or self._beyond(call.sample):
             return False
         return resource.option(use.peak) > raw + offset
@@ -441,6 +441,7 @@ class Function:
             sum(
                 resource.option(resource.use(call.sample).peak) > self._drift.answers.at(call.sample.size)[i]
                 for call in calls
+                if call.sample.size <= self._drift.answers.largest_size
             )
             >= _CONFIRMED_SHARE * newer
             for i, resource in enumerate(self._resources)
@@ -472,7 +473,8 @@ class Function:
                 if resource.tells(use, raw) and not self._beyond(call.sample):
                     derived.append((use.peak, raw))
             offset.derive(derived)
-            self._learned[i] = offset.value(self._one_in()[i]) if len(derived) >= _YOUNG else None
+            shortfalls = [resource.option(peak) - raw for peak, raw in derived]
+            self._shortfall[i] = max(0, *shortfalls) if len(shortfalls) >= _YOUNG else None
 
     def _forget_answers(self, changed: Sequence[int]) -> None:
         """Keeps the answers of replaced estimators out of later offsets."""

@@ -3,7 +3,6 @@ package tapp
 import (
 	"context"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -19,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/record"
@@ -232,17 +232,18 @@ func (r *reporter) enter(ctx context.Context, status *v1alpha1.PlacementPolicySt
 
 // inForce says what the activators have in force of a policy that was refused. It says the same whichever of them asks.
 func inForce(activators []v1alpha1.ActivatorStatus) string {
-	var oldest, newest int64 = math.MaxInt64, 0
+	generations := sets.New[int64]()
 	for _, a := range activators {
-		oldest, newest = min(oldest, a.CompiledGeneration), max(newest, a.CompiledGeneration)
+		generations.Insert(a.CompiledGeneration)
 	}
-	switch {
-	case newest == 0:
+	switch of := sets.List(generations); {
+	case len(of) > 1:
+		return fmt.Sprintf("Activators have different generations in force, %v, where 0 is none: see status.activators.", of)
+	case of[0] == 0:
 		return "No generation of this policy is in force: its functions are placed as if it did not exist."
-	case oldest == 0:
-		return fmt.Sprintf("Generation %d stays in force, but not in activators that have started since: there, its functions are placed as if it did not exist.", newest)
+	default:
+		return fmt.Sprintf("Generation %d stays in force.", of[0])
 	}
-	return fmt.Sprintf("Generation %d stays in force.", newest)
 }
 
 // refusedBy says whether any activator has refused a generation.

@@ -28,6 +28,8 @@ const (
 	maxValuesInAll = 1024
 	// mostTold is how many mistakes are told of at a time.
 	mostTold = 10
+	// mostText is how many bytes they may take. An Event has room for that, and for what stays in force.
+	mostText = api.MaxNote - 200
 	// maxConcurrent is more than is in flight on any node.
 	maxConcurrent = 1_000_000
 )
@@ -91,7 +93,7 @@ func valuesOf(spec *v1alpha1.PlacementPolicySpec) (values int) {
 }
 
 // refusal makes one error of mistakes. It is kept, logged and written to the policy's status, so it names only the first few,
-// and is cut to what an Event takes: a mistake names the value, which may be as long as an object.
+// and is cut: a mistake names the value, which may be as long as an object.
 func refusal(errs field.ErrorList) error {
 	told := errs[:min(len(errs), mostTold)].ToAggregate()
 	if told == nil {
@@ -101,7 +103,7 @@ func refusal(errs field.ErrorList) error {
 	if n := len(errs) - mostTold; n > 0 {
 		more = fmt.Sprintf(", and %d more mistakes", n)
 	}
-	return errors.New(shortened(told.Error(), api.MaxNote-len(more)) + more)
+	return errors.New(shortened(told.Error(), mostText-len(more)) + more)
 }
 
 // shortened returns at most so many bytes of a text, with an ellipsis where it ends early.
