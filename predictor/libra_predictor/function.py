@@ -135,8 +135,8 @@ class Function:
         # The number of the observation up to which the window may have calls from before a shift. Not stored:
         # a shift is noticed again.
         self._unsettled_to = 0
-        # For CPU and memory, by how much the last refit's answers fell short of its calls at most; None if there
-        # were few. Not stored: without it, only misses tell of a drift until the next refit.
+        # For CPU and memory, by how much the last refit's answers fell short of its calls at most; None if it
+        # had few. Not stored: without it, only misses tell of a drift until the next refit.
         self._shortfall: list[int | None] = [None, None]
         self._urgent = 0  # the number of the last observation that asked for a refit at once; 0 for none
         self._drift: Drift | None = None

@@ -352,7 +352,7 @@ func TestWhatActivatorsSayOfARefusedPolicy(t *testing.T) {
 	for want, compiled := range map[string][]int64{
 		"No generation of this policy is in force": {0, 0},
 		"Generation 2 stays in force.":             {2, 2},
-		"different generations in force, [0 2]":     {0, 2},
+		"different generations in force, [0 2]":    {0, 2},
 	} {
 		activators := make([]v1alpha1.ActivatorStatus, len(compiled))
 		for i := range compiled {
