@@ -405,11 +405,16 @@ class Function:
         return Stage.MODELLED, self._modelled()
 
     def _outgrown(self) -> list[list[bool]]:
-        """Whether each of the last calls needed more than was learned, whatever the offset covers by now."""
+        """Whether each of the last calls needed more than was learned, whatever the offset covers by now.
+
+        Empty unless the last one did: no call before it can tell anything new.
+        """
         since = min(self._since_refit, LATELY)
         newest = list(self._past.window)[len(self._past.window) - since :]
         return [
-            [] if shortfall is None else [self._short(call, i, shortfall) for call in newest]
+            [self._short(call, i, shortfall) for call in newest]
+            if shortfall is not None and self._short(newest[-1], i, shortfall)
+            else []
             for i, shortfall in enumerate(self._shortfall)
         ]
 
