@@ -43,7 +43,7 @@ type pastRequest struct {
 	activator string
 	// others is how many more requests of the Service were found.
 	others int
-	// unanswered names the activators that did not answer; nil if all did.
+	// unanswered names the activators that did not answer, other than those which are about to go; nil if there are none.
 	unanswered error
 }
 
@@ -127,9 +127,15 @@ func findRequest(ctx context.Context, kube client.Client, to forward, service cl
 	asking.Wait() //nolint:errcheck // each error is in errs
 	var in searched
 	var found, others []*pastRequest
+	var unanswered []error
 	for i, answer := range answers {
 		if errs[i] != nil {
-			in.failed = append(in.failed, fmt.Errorf("activator %s: %w", running[i].Name, errs[i]))
+			err := fmt.Errorf("activator %s: %w", running[i].Name, errs[i])
+			in.failed = append(in.failed, err)
+			// For minutes after an installation, a stock activator serves its last requests. It gets no others.
+			if running[i].DeletionTimestamp == nil {
+				unanswered = append(unanswered, err)
+			}
 			continue
 		}
 		in.take(answer)
@@ -148,8 +154,8 @@ func findRequest(ctx context.Context, kube client.Client, to forward, service cl
 	if request != latestRequest {
 		newest.others = len(found) - 1
 	}
-	if len(in.failed) > 0 {
-		newest.unanswered = fmt.Errorf("%d of %d activators did not answer, so there may be another: %w", len(in.failed), len(running), errors.Join(in.failed...))
+	if len(unanswered) > 0 {
+		newest.unanswered = fmt.Errorf("%d of %d activators did not answer, so there may be another: %w", len(unanswered), len(running), errors.Join(unanswered...))
 	}
 	return newest, nil
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"net/url"
 	"strings"
@@ -167,6 +168,24 @@ func TestActivatorsThatDoNotAnswer(t *testing.T) {
 		if past.unanswered == nil || !strings.Contains(past.unanswered.Error(), want) {
 			t.Errorf("The error is %v, want %q in it", past.unanswered, want)
 		}
+	}
+}
+
+// For minutes after an installation, the stock activator serves its last requests, and lists none.
+func TestAnActivatorThatIsAboutToGoNeedNotAnswer(t *testing.T) {
+	stock := activatorPod("stock")
+	stock.DeletionTimestamp, stock.Finalizers = &metav1.Time{Time: endOfOld}, []string{"tests/hold"}
+	answering := forwardedByPod(t, func(string) invocation.Requests {
+		return invocation.Requests{Kept: 1, Found: []invocation.Decision{borrowed()}}
+	})
+	past, err := findRequest(t.Context(), cluster(pastService(), activatorPod("activator-1"), stock), func(ctx context.Context, pod *corev1.Pod, port int32) (*url.URL, func(), error) {
+		if pod.Name == "stock" {
+			return nil, nil, errors.New("connection refused")
+		}
+		return answering(ctx, pod, port)
+	}, thumb, latestRequest, endOfOld)
+	if err != nil || past.activator != "activator-1" || past.unanswered != nil {
+		t.Errorf("It is %+v (%v), want that of activator-1 without an error", past, err)
 	}
 }
 
