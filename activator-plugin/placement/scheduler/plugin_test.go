@@ -15,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
@@ -46,10 +45,6 @@ func (w *world) For(string) settings.Settings {
 func (w *world) NamespaceSource(string) api.Source { return w.source }
 
 // activated remembers which pods are tried again.
-type activated chan map[string]*corev1.Pod
-
-func (a activated) Activate(_ klog.Logger, pods map[string]*corev1.Pod) { a <- pods }
-
 var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // newTestPlugin returns a plugin that knows these nodes, and a function that needs that much.
@@ -517,27 +512,6 @@ func TestPolicyEditedWhileAPodIsLookedAt(t *testing.T) {
 	p.orders = &edited{w, orderOf(t, "{followup: fail, blocks: [{workers: [{node: b}]}]}", names)}
 	if left, _, refused := schedule(t, p, functionPod(), names); !slices.Equal(left, []string{"b"}) {
 		t.Errorf("left are %v (%q), want the node that the edit names", left, refused)
-	}
-}
-
-func TestPodsThatWaitAreTriedAgain(t *testing.T) {
-	queue := make(activated, 1)
-	w := newWaiting(klog.Background(), queue)
-	w.retry() // nothing waits
-	pod, placed, deleted, missed := functionPod(), functionPod(), functionPod(), functionPod()
-	placed.Name, deleted.Name, missed.Name = "placed", "deleted", "missed"
-	for _, p := range []*corev1.Pod{pod, placed, deleted, missed} {
-		w.add(p)
-	}
-	w.remove(placed)
-	w.gone(deleted)
-	w.gone(cache.DeletedFinalStateUnknown{Key: "shop/missed", Obj: missed})
-	w.retry()
-	if got := <-queue; len(got) != 1 || got["shop/cart-1"] != pod {
-		t.Errorf("tried again are %v, want the one that waits", got)
-	}
-	if len(w.pods) != 0 {
-		t.Error("it is still waiting")
 	}
 }
 

@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/cache"
@@ -13,6 +14,10 @@ import (
 // scheduler does so by itself, after five minutes at most.
 const waitingMost = 10_000
 
+// retryEvery is the least time between two retries, for these pass by the pods' back-off. While a cluster grows, policies
+// learn of new nodes many times a second.
+const retryEvery = time.Second
+
 // waiting holds the pods that a policy may have refused. They are tried again as soon as policies change, or what
 // policies know about nodes. An event of the scheduler's would come too soon, before the change is in force.
 type waiting struct {
@@ -21,6 +26,9 @@ type waiting struct {
 
 	mu   sync.Mutex
 	pods map[string]*corev1.Pod
+	// due says that a retry is about to come, and last is when the last one was.
+	due  bool
+	last time.Time
 }
 
 func newWaiting(logger klog.Logger, queue fwk.PodActivator) *waiting {
@@ -51,14 +59,22 @@ func (w *waiting) gone(obj any) {
 	}
 }
 
-// retry has all waiting pods tried again soon. Those that are refused again wait again, and those that are gone do not.
+// retry has all waiting pods tried again: at once, or a second after the last time. Those that are refused again wait
+// again, and those that are gone do not.
 func (w *waiting) retry() {
 	w.mu.Lock()
-	pods := w.pods
-	w.pods = map[string]*corev1.Pod{}
-	w.mu.Unlock()
-	if len(pods) > 0 {
-		// Activate may have to wait for the queue.
-		go w.queue.Activate(w.logger, pods)
+	defer w.mu.Unlock()
+	if w.due || len(w.pods) == 0 {
+		return
 	}
+	w.due = true
+	time.AfterFunc(time.Until(w.last.Add(retryEvery)), w.activate)
+}
+
+func (w *waiting) activate() {
+	w.mu.Lock()
+	pods := w.pods
+	w.pods, w.due, w.last = map[string]*corev1.Pod{}, false, time.Now()
+	w.mu.Unlock()
+	w.queue.Activate(w.logger, pods)
 }
