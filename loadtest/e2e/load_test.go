@@ -66,7 +66,7 @@ func sendIn(ctx context.Context, namespace, function string, body []byte) (answe
 		return nil, fmt.Errorf("%s: reading the answer: %w", function, err)
 	}
 	if response.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("%s: %s: %.200s", function, response.Status, answer)
+		return nil, fmt.Errorf("%s: %s: %.1000s", function, response.Status, answer)
 	}
 	return answer, nil
 }

@@ -51,6 +51,10 @@ func RowOf(id int) Row {
 	}
 }
 
+// dialTimeout bounds the lookup of the store's name and the connection to it. A resolver waits five seconds for an
+// answer before it asks again: less would make a lost packet a failed request.
+const dialTimeout = 15 * time.Second
+
 // Client talks to the store at URL. Every upload has a connection of its own,
 // because the store's bandwidth is per connection.
 type Client struct {
@@ -63,7 +67,7 @@ func NewClient(url string) *Client {
 	return &Client{URL: url, http: &http.Client{Transport: &http.Transport{
 		MaxIdleConnsPerHost: 4,
 		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
-			conn, err := (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, network, addr)
+			conn, err := (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, network, addr)
 			if err != nil {
 				return nil, err
 			}
